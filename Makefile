@@ -1,0 +1,52 @@
+# Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check unit e2e cluster cluster-down bench wire lock format clean
+
+.venv/.ready: requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: .venv/.ready ## the whole way on simulated GPUs, no cluster needed
+	$(BIN)/hami-kubeletplugin demo
+
+test: check unit e2e ## everything that decides whether the software works
+
+check: .venv/.ready ## lint, format, types, floors, generated code fresh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	hack/wire --check
+
+unit: .venv/.ready
+	$(BIN)/pytest tests/unit
+
+e2e: .venv/.ready ## the real cluster; says what it leaves out where it can't run
+	hack/e2e
+
+cluster: ## a real one-node Kubernetes with the daemon in it
+	hack/cluster/build && hack/cluster/up
+
+cluster-down:
+	hack/cluster/down --wipe
+
+bench: .venv/.ready
+	hack/bench
+
+wire: .venv/.ready ## generate hami_kubeletplugin/kubelet/wire from proto/
+	hack/wire
+
+lock: .venv/.ready ## renew requirements/*.txt
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --no-header --allow-unsafe -o requirements/run.txt pyproject.toml
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --no-header --allow-unsafe --extra dev -o requirements/dev.txt pyproject.toml
+
+format: .venv/.ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build tests/build .mypy_cache .ruff_cache .pytest_cache

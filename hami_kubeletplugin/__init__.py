@@ -1,0 +1,18 @@
+"""GPU sharing for Kubernetes through Dynamic Resource Allocation, with limits kept by HAMi-core.
+
+The package is a house whose floors import downward only (checked by import-linter):
+
+    cli, demo      entry points: parse settings, wire the parts, run
+    daemon         the parts of the node daemon in one task group
+    standin        a small API server and kubelet for the demo and the unit tests
+    kubelet        the gRPC face: registration, DRA, health, sockets
+    publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
+    claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover
+    gpu            NVML, discovery, topology, simulated hardware
+    hamicore       HAMi-core's contract: limit variables and files on the host
+    kube           the Kubernetes API client
+    observe        structured logs
+    api            names, errors, settings, GpuConfig: what users read and write
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,51 @@
+"""The few words that the kubelet's side and the claims' side share.
+
+Contract: k8s.io/kubelet pkg/apis/dra/v1/api.proto.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from hami_kubeletplugin.api.errors import HamiError
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A claim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """One allocated device of a prepared claim, as the kubelet wants it.
+
+    Attributes:
+        requests: Names of the requests that it serves, without their subrequest part.
+        pool: The pool of its ResourceSlice.
+        device: Its name in there.
+        cdi_ids: Qualified CDI devices to inject, e.g. `k8s.gpu.hami.io/claim=claim-…`.
+        share_id: UUID of the share; None for a device that is not shared.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+    share_id: str | None
+
+
+class ClaimService(Protocol):
+    """Prepares and unprepares claims. Both are idempotent and answer for every claim that was named."""
+
+    async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
+        """Make what was allocated ready for containers. Keyed by claim UID; an error concerns that claim alone."""
+
+    async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
+        """Take it away again. Needs no API server. None = gone, or was never there."""

@@ -1,0 +1,128 @@
+"""The errors of the whole program, as a tree.
+
+    HamiError
+    ├── SettingsError           an option or a file that people wrote is wrong
+    ├── HardwareError           the GPUs or their driver
+    │   ├── DriverMissing       no NVIDIA driver on this node (yet): wait and try again
+    │   └── NvmlCallFailed      one NVML call failed, for one device or for the node
+    ├── ApiError                the Kubernetes API server said no
+    │   ├── ApiUnavailable      it did not answer, or asked us to come back: try again
+    │   ├── ApiNotFound         404: there is no such object
+    │   ├── ApiNotServed        404: there is no such API
+    │   ├── ApiConflict         409
+    │   ├── ApiForbidden        401, 403: RBAC
+    │   ├── ApiExpired          410: list again
+    │   └── ApiInvalid          400, 422: it does not accept what we sent
+    ├── ServingError            the sockets that the kubelet talks to
+    │   ├── SocketPathTooLong   over 107 bytes
+    │   └── AlreadyServing      another daemon holds this driver's lock on this node
+    ├── StorageError            a file of ours could not be read or written
+    │   ├── RecordDamaged       a record does not hold what its checksum says
+    │   └── RecordTooNew        a record was written by a newer version
+    └── ClaimError              this claim can't be prepared; the text ends up in the pod's event
+        └── ConfigError         its GpuConfig is wrong
+
+Each message says what is wrong, where (field path, claim namespace/name, device) and what to do. Errors of libraries are
+chained as `__cause__`; those of our own bugs (TypeError, KeyError ...) are not part of the tree and are never caught by it.
+"""
+
+
+class HamiError(Exception):
+    """Root of every error that we raise on purpose. `str(error)` is written for people."""
+
+
+class SettingsError(HamiError):
+    """An option, environment variable or file given to us is wrong."""
+
+
+class HardwareError(HamiError):
+    """The GPUs, or the driver below them."""
+
+
+class DriverMissing(HardwareError):
+    """The NVML library is not there or says that the driver is not loaded. Not final: drivers are installed later."""
+
+
+class NvmlCallFailed(HardwareError):
+    """An NVML call failed with something else than "not supported".
+
+    Attributes:
+        call: The function, e.g. `nvmlDeviceGetUUID`.
+        code: NVML's return code.
+    """
+
+    def __init__(self, call: str, code: int, reason: str, where: str = "this node") -> None:
+        self.call, self.code = call, code
+        super().__init__(f"{call} failed for {where}: {reason} (NVML error {code})")
+
+
+class ApiError(HamiError):
+    """The API server refused a request, or could not be asked."""
+
+
+class ApiUnavailable(ApiError):
+    """No connection, a time-out, 429 or 5xx: the same request may work later.
+
+    Attributes:
+        retry_after: Seconds that the server asked us to wait, or None.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class ApiNotFound(ApiError):
+    """404 of an object."""
+
+
+class ApiNotServed(ApiError):
+    """404 of a path: this API, or this version of it. Says nothing about whether the object exists."""
+
+
+class ApiConflict(ApiError):
+    """409: somebody else wrote first, or the object exists already."""
+
+
+class ApiForbidden(ApiError):
+    """401 or 403. The message names the verb and the resource that RBAC has to allow."""
+
+
+class ApiExpired(ApiError):
+    """410: the resource version to watch from is too old. List again."""
+
+
+class ApiInvalid(ApiError):
+    """400 or 422, with the server's reasons."""
+
+
+class ServingError(HamiError):
+    """The sockets towards the kubelet."""
+
+
+class SocketPathTooLong(ServingError):
+    """A UNIX socket path holds at most 107 bytes (sockaddr_un.sun_path less its NUL)."""
+
+
+class AlreadyServing(ServingError):
+    """Another process holds the lock of this driver on this node."""
+
+
+class StorageError(HamiError):
+    """A file of ours could not be read, written or removed."""
+
+
+class RecordDamaged(StorageError):
+    """A claim record whose checksum or shape is wrong."""
+
+
+class RecordTooNew(StorageError):
+    """A claim record of a version that this program does not know."""
+
+
+class ClaimError(HamiError):
+    """A claim can't be prepared as the scheduler allocated it; its pod does not start and the event carries this text."""
+
+
+class ConfigError(ClaimError):
+    """An opaque GpuConfig is wrong. The message carries the field path."""

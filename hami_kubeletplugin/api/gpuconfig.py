@@ -1,0 +1,69 @@
+"""The opaque config of a DeviceClass or ResourceClaim: `gpu.hami.io/v1alpha1`, kind `GpuConfig`.
+
+    apiVersion: gpu.hami.io/v1alpha1
+    kind: GpuConfig
+    corePolicy: force
+
+Decoding is strict: an unknown field or value refuses the claim and names the field, since a typo that is ignored is a limit
+that is not kept.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hami_kubeletplugin.api.errors import ConfigError
+from hami_kubeletplugin.api.names import CONFIG_API_VERSION, CONFIG_KIND
+
+
+class GpuConfig(BaseModel):
+    """How HAMi-core treats the GPUs of a request. A field left out keeps what the class says, or the default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    api_version: Literal["gpu.hami.io/v1alpha1"] = Field(CONFIG_API_VERSION, alias="apiVersion")
+    kind: Literal["GpuConfig"] = CONFIG_KIND
+    core_policy: Literal["default", "force", "disable"] | None = Field(None, alias="corePolicy")
+    """When the core limit is enforced: `force` always, `disable` never, `default` as the region's switch says
+    (GPU_CORE_UTILIZATION_POLICY, HAMi-core multiprocess_memory_limit.c:1045)."""
+    priority: Literal["high", "low"] | None = None
+    """CUDA_TASK_PRIORITY: high 0, low 1. Default low, as in HAMi-core."""
+    allow_shared_containers: bool | None = Field(None, alias="allowSharedContainers")
+    """Let several containers, or pods, use one share at the same time, each with the whole limit. Default false: refused."""
+    log_level: Literal[0, 1, 2, 3, 4] | None = Field(None, alias="logLevel")
+    """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: the library's own."""
+
+    def over(self, base: "GpuConfig") -> "GpuConfig":
+        """This config on top of `base`: fields that are set here win."""
+        return base.model_copy(update=self.model_dump(exclude_none=True))
+
+
+def decode(parameters: object, where: str) -> GpuConfig:
+    """Decode opaque parameters.
+
+    Args:
+        parameters: What stands below `opaque.parameters`.
+        where: The field path of `parameters`, for messages.
+
+    Raises:
+        ConfigError: Not an object, wrong apiVersion or kind, an unknown field, or a value that is not allowed.
+    """
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(f"{where}: must be an object of kind {CONFIG_KIND}, not {type(parameters).__name__}")
+    for field, expected in (("apiVersion", CONFIG_API_VERSION), ("kind", CONFIG_KIND)):
+        if parameters.get(field) != expected:
+            raise ConfigError(f"{where}.{field}: must be {expected!r}, got {parameters.get(field)!r}")
+    try:
+        return GpuConfig.model_validate(dict(parameters))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(where, detail) for detail in error.errors(include_url=False))) from None
+
+
+def _explain(where: str, detail: Mapping[str, Any]) -> str:
+    # A union adds the member it tried to the location; the field alone is what people wrote.
+    path = f"{where}.{detail['loc'][0]}"
+    if detail["type"] == "extra_forbidden":
+        known = ", ".join(field.alias or name for name, field in GpuConfig.model_fields.items())
+        return f"{path}: unknown field; known are {known}"
+    return f"{path}: {detail['msg']}, got {detail['input']!r}"

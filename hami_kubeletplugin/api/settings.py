@@ -1,0 +1,134 @@
+"""Everything that can be set, checked once at the start.
+
+Each field is one option: `cli` makes `--kebab-case` and an environment variable of it, with the description as its help.
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api.errors import SettingsError
+
+DriverEdits = Literal["toolkit", "runtime", "none"]
+
+_DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def checked(cls, **values: object) -> Self:
+        """Validate options as people gave them; None = not given.
+
+        Raises:
+            SettingsError: Names each wrong option and says what it must be.
+        """
+        try:
+            return cls.model_validate({name: value for name, value in values.items() if value is not None})
+        except ValidationError as error:
+            raise SettingsError("; ".join(_explain(detail) for detail in error.errors(include_url=False))) from None
+
+
+class Sharing(_Options):
+    """How a GPU is offered to several claims; HAMi's options of the same names."""
+
+    device_split_count: int = Field(
+        10, ge=1, le=names.SHARES_TOTAL, description="How many claims may share one GPU at the most."
+    )
+    device_memory_scaling: float = Field(
+        1.0,
+        gt=0,
+        le=100,
+        description="Published memory = physical x this. Above 1 memory is oversold: it can run out below a kept limit.",
+    )
+    device_core_scaling: float = Field(1.0, gt=0, le=100, description="Published cores = 100 x this.")
+
+
+class Hardware(_Options):
+    """Where GPUs are found."""
+
+    simulate: str | None = Field(
+        None, description="No hardware: a profile (a100x8, h100x8, mixed, ...) or a YAML file that stands for the node."
+    )
+    nvml_library: Path | None = Field(
+        None, description="libnvidia-ml.so.1 to load. Default: found by the loader, then below --driver-root."
+    )
+    driver_root: Path = Field(
+        Path("/"),
+        description="Where the NVIDIA driver is installed, e.g. /run/nvidia/driver; the same path in and out.",
+    )
+    sysfs: Path = Field(Path("/sys"), description="Where sysfs is, for PCIe roots and NUMA nodes.")
+
+
+class Identity(_Options):
+    """Which driver this is, and where its own files are."""
+
+    driver_name: str = Field(
+        names.DRIVER,
+        pattern=_DNS_SUBDOMAIN,
+        max_length=63,
+        description="DRA driver name. Clusters coming from HAMi-DRA use hami-core-gpu.project-hami.io.",
+    )
+    plugin_dir: Path = Field(
+        Path(),
+        description="Socket, lock and claim records; the same path in and out. Default: /var/lib/kubelet/plugins/<driver>.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_plugin_dir(cls, values: Any) -> Any:
+        driver = values.get("driver_name", names.DRIVER)
+        return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
+
+
+class Settings(Sharing, Hardware, Identity):
+    """The node daemon's settings."""
+
+    node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
+    kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
+    registry_dir: Path = Field(
+        Path("/var/lib/kubelet/plugins_registry"),
+        description="The kubelet's plugin registry; the same path in and out.",
+    )
+    cdi_dir: Path = Field(Path("/var/run/cdi"), description="Where the container runtime looks for CDI specs.")
+    hami_dir: Path = Field(
+        Path("/usr/local/vgpu"),
+        description="HAMi-core's files on the host (library, preload file, lock, caches); the same path in and out.",
+    )
+    library: Path = Field(Path("/usr/local/lib/hami/libvgpu.so"), description="The libvgpu.so that the image ships.")
+    driver_edits: DriverEdits = Field(
+        "toolkit",
+        description="Who puts the driver into containers: 'toolkit' = nvidia-ctk's CDI edits, 'runtime' = the NVIDIA "
+        "container runtime, 'none' = nobody.",
+    )
+    nvidia_ctk: str = Field("nvidia-ctk", description="The nvidia-ctk program, for --driver-edits=toolkit.")
+    nvidia_cdi_hook: str = Field(
+        "/usr/bin/nvidia-cdi-hook", description="Path of nvidia-cdi-hook on the host, for --driver-edits=toolkit."
+    )
+    boot_id_file: Path = Field(
+        Path("/proc/sys/kernel/random/boot_id"), description="Changes when the node boots; all caches are fresh then."
+    )
+    prepare_timeout: float = Field(
+        30.0, gt=0, lt=45, description="Seconds for one call of the kubelet, which itself gives up after 45."
+    )
+    rescan_interval: float = Field(60.0, gt=0, description="Seconds between looks at the hardware.")
+    health_interval: float = Field(
+        10.0, gt=0, le=25, description="Seconds between health reports; the kubelet forgets a device after 30."
+    )
+    stale_interval: float = Field(600.0, gt=0, description="Seconds between looks for stale claims.")
+    stale_grace: float = Field(
+        300.0, ge=0, description="Seconds that a claim must have been stale for before it is unprepared."
+    )
+    lock_timeout: float = Field(15.0, ge=0, description="Seconds to wait for a predecessor that is still stopping.")
+    log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+
+def _explain(detail: Any) -> str:
+    option = "--" + str(detail["loc"][-1]).replace("_", "-")
+    if detail["type"] == "missing" or (option == "--node-name" and not detail["input"]):
+        return f"{option} is missing (in a DaemonSet, set NODE_NAME to spec.nodeName through the downward API)"
+    return f"{option}: {detail['msg']}, got {detail['input']!r}"

@@ -1,0 +1,1 @@
+"""From an allocated claim to a limited container: plan, record, CDI spec; prepare, unprepare, recover."""

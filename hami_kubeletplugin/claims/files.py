@@ -1,0 +1,127 @@
+"""Files that are there whole or not at all. Blocking: called in threads.
+
+Every operation of prepare and unprepare on the file system is in here, in `records` and in `hamicore.host`, so that tests
+can let each of them fail.
+"""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from hami_kubeletplugin.api.errors import StorageError
+
+TEMPORARY = ".tmp-"
+"""Prefix of half-written files: neither a CDI runtime nor we read them."""
+
+
+def read(path: Path) -> bytes | None:
+    """The file's bytes, or None if it isn't there.
+
+    Raises:
+        StorageError: It is there and can't be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: can't be read: {error.strerror}") from error
+
+
+def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> None:
+    """Write a file atomically: a reader, a crash or a full disk meets the old content or the new one.
+
+    Args:
+        path: The file.
+        content: Its new bytes.
+        durable: Have it on the disk before returning, its name included. Needless on a tmpfs and for what is made anew
+            from a record.
+        mode: Permission bits.
+
+    Raises:
+        StorageError: Disk full, not writable and the like; the old content is still there.
+    """
+    temporary = path.parent / f"{TEMPORARY}{path.name}"
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, path)
+        if durable:
+            sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise StorageError(f"{path}: can't be written: {error.strerror}; {_remedy(error)}") from error
+
+
+def remove(path: Path) -> None:
+    """Remove a file; it is fine if it isn't there.
+
+    Raises:
+        StorageError: It is still there.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{path}: can't be removed: {error.strerror}; {_remedy(error)}") from error
+
+
+def move(source: Path, target: Path) -> None:
+    """Move a file within its file system, over an older one.
+
+    Raises:
+        StorageError: It is still where it was.
+    """
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        raise StorageError(f"{source}: can't be moved to {target}: {error.strerror}; {_remedy(error)}") from error
+
+
+def remove_temporaries(directory: Path, *, of: str = "") -> None:
+    """Remove what a killed process left half-written of files with a prefix. Called at the start, under the lock."""
+    for path in directory.glob(f"{TEMPORARY}{of}*"):
+        remove(path)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, if they are not there.
+
+    Raises:
+        StorageError: It could not be made.
+    """
+    try:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path}: can't be made: {error.strerror}; {_remedy(error)}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remedy(error: OSError) -> str:
+    return {
+        errno.ENOSPC: "the disk is full, free some space",
+        errno.EDQUOT: "the quota is used up",
+        errno.EROFS: "the file system is read-only",
+        errno.EACCES: "the daemon needs write permission there",
+        errno.EPERM: "the daemon needs write permission there, and the file must not be immutable",
+        errno.ENOENT: "the directory is missing",
+        errno.ENOTDIR: "a part of the path is not a directory",
+    }.get(error.errno or 0, "look at the file system")

@@ -1,0 +1,124 @@
+"""What the API server says about the claims of one call: each object is asked for once, all at the same time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.errors import ApiNotFound, ApiUnavailable, ClaimError
+from hami_kubeletplugin.claims.allocation import AllocatedClaim, has_devices_of, read_claim
+from hami_kubeletplugin.claims.pods import Pod, read_pod
+
+Json = Mapping[str, Any]
+
+
+class ClaimApi(Protocol):
+    """What prepare needs of the API server."""
+
+    async def get_claim(self, namespace: str, name: str) -> Json:
+        """GET a ResourceClaim; raises an ApiError."""
+
+    async def get_pod(self, namespace: str, name: str) -> Json:
+        """GET a Pod; raises an ApiError."""
+
+
+class Reader:
+    """Reads the claims and pods of one call.
+
+    An API server that is away is asked again until `patience` seconds are over: the kubelet itself would come back only
+    after a minute and a half.
+    """
+
+    def __init__(self, api: ClaimApi, *, driver: str, node: str, patience: float) -> None:
+        self._api, self._driver, self._node, self._patience = api, driver, node, patience
+        self._answers: dict[tuple[str, str, str], asyncio.Task[Json]] = {}
+
+    async def claim(self, ref: ClaimRef) -> AllocatedClaim:
+        """The claim that the kubelet named.
+
+        Raises:
+            ClaimError: It is not there, or not as it has to be.
+            ApiError: The API server doesn't say.
+        """
+        try:
+            found = await self._get("claim", ref.namespace, ref.name)
+        except ApiNotFound as error:
+            raise ClaimError(f"{ref} is not found in the API server; it was deleted, so delete its pod too") from error
+        return read_claim(found, ref, driver=self._driver, node=self._node)
+
+    async def pods(self, claim: AllocatedClaim) -> list[Pod]:
+        """The pods that the claim is reserved for, less those that have finished or are gone.
+
+        Raises:
+            ClaimError: None is left.
+            ApiError: The API server doesn't say.
+        """
+        found = await asyncio.gather(
+            *(self._get("pod", pod.namespace, pod.name) for pod in claim.consumers), return_exceptions=True
+        )
+        pods = []
+        for consumer, answer in zip(claim.consumers, found, strict=True):
+            if isinstance(answer, ApiNotFound):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            pod = read_pod(answer)
+            if pod.ref.uid == consumer.uid and not pod.finished:
+                pods.append(pod)
+        if not pods:
+            raise ClaimError(f"{claim.ref} is reserved for {', '.join(map(str, claim.consumers))}, which is gone")
+        return pods
+
+    async def neighbours(self, claim: AllocatedClaim, pods: Sequence[Pod]) -> list[AllocatedClaim]:
+        """Other claims with devices of ours that some container uses together with this one.
+
+        Raises:
+            ClaimError: One of them is not as it has to be.
+            ApiError: The API server doesn't say.
+        """
+        together = {
+            name
+            for pod in pods
+            for container in pod.containers
+            if any(used == claim.ref.name for used, _ in container.claims)
+            for name, _ in container.claims
+        }
+        names = sorted(together - {claim.ref.name})
+        found = await asyncio.gather(*(self._get("claim", claim.ref.namespace, name) for name in names))
+        return [
+            read_claim(
+                other,
+                ClaimRef(claim.ref.namespace, name, str(other["metadata"]["uid"])),
+                driver=self._driver,
+                node=self._node,
+            )
+            for name, other in zip(names, found, strict=True)
+            if has_devices_of(other, self._driver)
+        ]
+
+    async def close(self) -> None:
+        """Stop what is still being asked."""
+        for task in self._answers.values():
+            task.cancel()
+        await asyncio.gather(*self._answers.values(), return_exceptions=True)
+
+    async def _get(self, kind: str, namespace: str, name: str) -> Json:
+        key = (kind, namespace, name)
+        if key not in self._answers:
+            ask = self._api.get_claim if kind == "claim" else self._api.get_pod
+            self._answers[key] = asyncio.create_task(self._patiently(ask, namespace, name))
+        # Shielded: the answer belongs to all claims of the call, one of them being given up must not take it away.
+        return await asyncio.shield(self._answers[key])
+
+    async def _patiently(self, ask: Callable[[str, str], Awaitable[Json]], namespace: str, name: str) -> Json:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(ApiUnavailable),
+            stop=stop_after_delay(self._patience),
+            wait=wait_random_exponential(multiplier=0.1, max=2),
+            reraise=True,
+        ):
+            with attempt:
+                return await ask(namespace, name)
+        raise AssertionError("unreachable: tenacity raises the last error")

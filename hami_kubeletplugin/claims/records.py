@@ -1,0 +1,153 @@
+"""One record file for each prepared claim: what a restarted daemon has to know. Blocking: called in threads.
+
+    {"version": 1, "sha256": "<of data's bytes>", "data": "<JSON of Prepared, as text>"}
+
+The checksum is over the bytes of `data` as they stand, never over what a decoder made of them: a new field then can't turn
+old records into damaged ones. Cost per claim is constant; nothing is rewritten for other claims.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew
+from hami_kubeletplugin.claims import files
+from hami_kubeletplugin.claims.prepared import Prepared
+
+VERSION: Final = 1
+_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
+
+
+def checked_uid(uid: str) -> str:
+    """The UID, if it is fit to be a part of a path.
+
+    Raises:
+        ClaimError: It is not.
+    """
+    if not _UID.fullmatch(uid):
+        raise ClaimError(f"claim UID {uid!r} is not a UID")
+    return uid
+
+
+def encode(prepared: Prepared) -> bytes:
+    """A record's bytes."""
+    data = prepared.model_dump_json()
+    digest = hashlib.sha256(data.encode()).hexdigest()
+    return json.dumps({"version": VERSION, "sha256": digest, "data": data}).encode()
+
+
+def decode(content: bytes, where: str) -> Prepared:
+    """The claim that a record holds.
+
+    Raises:
+        RecordDamaged: Not what was written.
+        RecordTooNew: Written by a newer version of this program.
+    """
+    try:
+        record = json.loads(content)
+        version, data, digest = record["version"], record["data"], record["sha256"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordDamaged(f"{where}: record is damaged: {error}") from error
+    if not isinstance(version, int) or version < 1:
+        raise RecordDamaged(f"{where}: record is damaged: version {version!r}")
+    if version > VERSION:
+        raise RecordTooNew(
+            f"{where}: record has version {version}, this program knows {VERSION}; "
+            "go back to the newer program, or drain the node and remove the file"
+        )
+    if not isinstance(data, str) or hashlib.sha256(data.encode(errors="replace")).hexdigest() != digest:
+        raise RecordDamaged(f"{where}: record is damaged: its checksum is wrong")
+    try:
+        return Prepared.model_validate_json(data)
+    except ValidationError as error:
+        raise RecordDamaged(f"{where}: record is damaged: {error.error_count()} fields are wrong") from error
+
+
+class Records:
+    """The records of one driver on one node.
+
+    Args:
+        directory: Theirs alone.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def open(self) -> None:
+        """Make the directory and clear away what a killed process left half-written.
+
+        Raises:
+            StorageError: The directory can't be used.
+        """
+        files.make_directory(self._directory)
+        files.remove_temporaries(self._directory)
+
+    def path(self, uid: str) -> Path:
+        """The record file of a claim."""
+        return self._directory / f"{checked_uid(uid)}.json"
+
+    def uids(self) -> list[str]:
+        """UIDs of all claims that have a record, damaged or not."""
+        return sorted(path.stem for path in self._directory.glob("*.json"))
+
+    def load(self, uid: str) -> Prepared | None:
+        """A claim's record, or None if it has none.
+
+        Raises:
+            RecordDamaged, RecordTooNew, StorageError: It can't be used; it is left as it is.
+        """
+        path = self.path(uid)
+        content = files.read(path)
+        if content is None:
+            return None
+        prepared = decode(content, str(path))
+        if prepared.uid != uid:
+            raise RecordDamaged(f"{path}: record is damaged: it is of claim UID {prepared.uid}")
+        return prepared
+
+    def all(self) -> Iterator[Prepared | RecordDamaged | RecordTooNew]:
+        """Every record, or why it can't be used."""
+        for uid in self.uids():
+            try:
+                prepared = self.load(uid)
+            except (RecordDamaged, RecordTooNew) as error:
+                yield error
+            else:
+                if prepared is not None:
+                    yield prepared
+
+    def save(self, prepared: Prepared) -> None:
+        """Have the record on the disk.
+
+        Raises:
+            StorageError: It is not; a former record is still there.
+        """
+        files.write(self.path(prepared.uid), encode(prepared), durable=True)
+
+    def remove(self, uid: str) -> None:
+        """Forget a claim. Not synced: a record that a power cut brings back is cleaned up as stale.
+
+        Raises:
+            StorageError: It is still there.
+        """
+        files.remove(self.path(uid))
+
+    def set_aside(self, uid: str) -> Path:
+        """Move a damaged record out of the way, for people to look at; the newest one of each claim is kept.
+
+        Returns:
+            Where it is now.
+
+        Raises:
+            StorageError: It could not be moved.
+        """
+        aside = self._directory / "damaged"
+        files.make_directory(aside)
+        target = aside / f"{checked_uid(uid)}.json"
+        files.move(self.path(uid), target)
+        return target

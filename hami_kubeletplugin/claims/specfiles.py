@@ -1,0 +1,79 @@
+"""The CDI spec file of each claim. Blocking: called in threads."""
+
+import json
+from pathlib import Path
+
+from hami_kubeletplugin.api.cdi import Spec
+from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.names import cdi_kind
+from hami_kubeletplugin.claims import files
+from hami_kubeletplugin.claims.records import checked_uid
+from hami_kubeletplugin.claims.spec import CLAIM_VARIABLE
+
+
+class SpecFiles:
+    """Our specs among those of others in a CDI directory.
+
+    Args:
+        directory: E.g. /var/run/cdi; usually a tmpfs, so a reboot empties it.
+        driver: Our driver name.
+    """
+
+    def __init__(self, directory: Path, driver: str) -> None:
+        self._directory = directory
+        self._prefix = f"{cdi_kind(driver).replace('/', '-')}_"
+
+    def open(self) -> None:
+        """Make the directory, which runtimes may not have made yet, and clear away what is half-written.
+
+        Raises:
+            StorageError: The directory can't be used.
+        """
+        files.make_directory(self._directory)
+        files.remove_temporaries(self._directory, of=self._prefix)
+
+    def path(self, uid: str) -> Path:
+        """The spec file of a claim: the transient name that CDI's GenerateTransientSpecName would give."""
+        return self._directory / f"{self._prefix}{checked_uid(uid)}.json"
+
+    def uids(self) -> list[str]:
+        """UIDs of all claims that have a spec of ours."""
+        return sorted(path.stem.removeprefix(self._prefix) for path in self._directory.glob(f"{self._prefix}*.json"))
+
+    def save(self, uid: str, spec: Spec) -> bool:
+        """Write a claim's spec, unless the file says just that already.
+
+        Returns:
+            Whether anything was written.
+
+        Raises:
+            StorageError: The former file is still there.
+        """
+        path = self.path(uid)
+        content = json.dumps(spec, indent=1).encode()
+        if files.read(path) == content:
+            return False
+        files.make_directory(self._directory)
+        # Runtimes read it, as root or not; not durable, since it is made anew from the record.
+        files.write(path, content, durable=False, mode=0o644)
+        return True
+
+    def remove(self, uid: str) -> None:
+        """Remove a claim's spec, if there is one.
+
+        Raises:
+            StorageError: It is still there.
+        """
+        files.remove(self.path(uid))
+
+    def claim(self, uid: str) -> ClaimRef | None:
+        """The claim that a spec was made for, for when its record is lost; None if it doesn't say."""
+        content = files.read(self.path(uid))
+        try:
+            spec = json.loads(content or b"{}")
+            env = [variable for device in spec["devices"] for variable in device["containerEdits"]["env"]]
+            value = next(v.partition("=")[2] for v in env if v.startswith(f"{CLAIM_VARIABLE}="))
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+            return None
+        namespace, _, name = value.partition("/")
+        return ClaimRef(namespace, name, uid) if namespace and name else None

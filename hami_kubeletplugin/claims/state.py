@@ -1,0 +1,89 @@
+"""What a prepared claim leaves on the node: record, cache directories, CDI spec. Blocking: called in threads.
+
+Order makes a crash harmless at any point. Preparing: record first (durable), then what can be made from it; so nothing
+exists that no record tells of. Unprepare: record last. Every path follows from the claim's UID alone, so unprepare works
+without a record too.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
+from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.spec import render
+from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.gpu.edits import DriverEdits
+from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+
+class NodeState:
+    """The claims' files on this node.
+
+    Args:
+        records: Claim records.
+        specs: CDI specs.
+        host: HAMi-core's files; also makes the cache directories.
+        hami_dir: Where `host` works.
+    """
+
+    def __init__(self, *, records: Records, specs: SpecFiles, host: HostFiles, hami_dir: Path) -> None:
+        self._records, self._specs, self._host, self._hami_dir = records, specs, host, hami_dir
+
+    def put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> None:
+        """Make everything of a claim be there, whatever was there before. Does nothing where it is right already.
+
+        Args:
+            prepared: The plan.
+            gpus: The node's GPUs by UUID.
+            edits: The driver's edits.
+
+        Raises:
+            ClaimError, StorageError: The state is what it was before.
+        """
+        spec = render(prepared, gpus=gpus, edits=edits, installed=self._host.check(), hami_dir=self._hami_dir)
+        new = not self._records.path(prepared.uid).exists()
+        former = self._former(prepared.uid)
+        if former != prepared:
+            self._records.save(prepared)
+        try:
+            if former is not None and prepared.needs_fresh_caches(former):
+                self._host.remove_caches(prepared.uid)
+            for use in prepared.cache_uses():
+                self._host.create_cache(prepared.uid, use)
+            self._specs.save(prepared.uid, spec)
+        except HamiError:
+            self._undo(prepared, former, new=new)
+            raise
+
+    def take_away(self, uid: str) -> None:
+        """Remove everything of a claim. Fine if nothing is there.
+
+        Raises:
+            StorageError: Something is left, the record with it, so that it is tried again.
+        """
+        self._specs.remove(uid)
+        self._host.remove_caches(uid)
+        self._records.remove(uid)
+
+    def _former(self, uid: str) -> Prepared | None:
+        try:
+            return self._records.load(uid)
+        except RecordDamaged as error:
+            aside = self._records.set_aside(uid)
+            log.warning("claim record is damaged and made anew", claim_uid=uid, error=str(error), kept_at=str(aside))
+            return None
+
+    def _undo(self, prepared: Prepared, former: Prepared | None, *, new: bool) -> None:
+        try:
+            if new:
+                self.take_away(prepared.uid)
+            elif former not in (None, prepared):
+                self._records.save(former)
+        except HamiError as error:
+            # The record stays, so unprepare or the next prepare finds it.
+            log.warning("could not undo a failed prepare", claim_uid=prepared.uid, error=str(error))

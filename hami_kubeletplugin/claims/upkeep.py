@@ -1,0 +1,131 @@
+"""What happens to claims without the kubelet asking: recovery at the start, repair, and clean-up of stale ones."""
+
+import asyncio
+from collections.abc import Callable
+
+from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, HamiError, RecordDamaged
+from hami_kubeletplugin.claims.allocation import has_devices_of
+from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.claims.reader import ClaimApi
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.service import Claims
+from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+
+class Upkeep:
+    """Keeps the prepared claims of this node right.
+
+    Args:
+        claims: The service; its locks keep us out of the kubelet's way.
+        api: The API server.
+        records: Claim records.
+        specs: CDI specs.
+        driver: Our driver name.
+        grace: Seconds that a claim must have been found stale for before it is unprepared: its containers may still be
+            stopping, and the kubelet normally unprepares it itself.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        claims: Claims,
+        api: ClaimApi,
+        records: Records,
+        specs: SpecFiles,
+        driver: str,
+        grace: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._claims, self._api, self._records, self._specs = claims, api, records, specs
+        self._driver, self._grace, self._clock = driver, grace, clock
+        self._stale_since: dict[str, float] = {}
+        self._reported: dict[str, str] = {}
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at all claims now: the hardware has changed."""
+        self._woken.set()
+
+    async def run(self, interval: float) -> None:
+        """Repair when woken; every `interval` seconds look for stale claims too. Runs until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(interval):
+                    await self._woken.wait()
+                self._woken.clear()
+                await self.repair()
+            except TimeoutError:
+                await self.clean_up()
+                await self.repair()
+
+    async def repair(self) -> None:
+        """Have every recorded claim's files as they must be; make a lost record anew from its CDI spec and the API."""
+        recorded = set()
+        for uid in await asyncio.to_thread(self._records.uids):
+            recorded.add(uid)
+            await self._repair(uid)
+        for uid in set(await asyncio.to_thread(self._specs.uids)) - recorded:
+            await self._make_anew(uid)
+
+    async def clean_up(self) -> None:
+        """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace."""
+        now = self._clock()
+        stale = [ref for ref in await self._refs() if not await self._is_ours(ref)]
+        self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
+        for ref in stale:
+            if now - self._stale_since[ref.uid] >= self._grace:
+                log.info("unpreparing a stale claim", claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid)
+                await self._claims.unprepare([ref])
+
+    async def _refs(self) -> list[ClaimRef]:
+        """Every claim that has something on this node and whose name is known, from its record or else its spec."""
+
+        def look() -> list[ClaimRef]:
+            refs = {found.uid: found.ref for found in self._records.all() if isinstance(found, Prepared)}
+            lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in refs)
+            return [*refs.values(), *(ref for ref in lost if ref)]
+
+        return await asyncio.to_thread(look)
+
+    async def _is_ours(self, ref: ClaimRef) -> bool:
+        """Whether the claim still is allocated to this driver. In doubt it is."""
+        try:
+            claim = await self._api.get_claim(ref.namespace, ref.name)
+        except ApiNotFound:
+            return False
+        except ApiError as error:
+            self._report(ref.uid, error)
+            return True
+        return claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
+
+    async def _repair(self, uid: str) -> None:
+        try:
+            prepared = await asyncio.to_thread(self._records.load, uid)
+            if prepared is not None:
+                await self._claims.restore(prepared)
+            self._reported.pop(uid, None)
+        except RecordDamaged as error:
+            self._report(uid, error)
+            await self._make_anew(uid)
+        except HamiError as error:
+            self._report(uid, error)
+
+    async def _make_anew(self, uid: str) -> None:
+        """Preparing sets a damaged record aside; the kubelet won't ask again for a pod that runs."""
+        ref = await asyncio.to_thread(self._specs.claim, uid)
+        if ref is None:
+            return
+        answer = (await self._claims.prepare([ref]))[uid]
+        if isinstance(answer, HamiError):
+            self._report(uid, answer)
+
+    def _report(self, uid: str, error: HamiError) -> None:
+        """Once per claim and reason."""
+        if self._reported.get(uid) != str(error):
+            self._reported[uid] = str(error)
+            log.warning("claim can't be restored", claim_uid=uid, error=str(error))

@@ -1,0 +1,130 @@
+"""The node daemon: its parts, wired, in one task group.
+
+hardware ──inventory──> publisher ──slices──> API server
+    └──────────────────> claims <──prepare── kubelet server <── kubelet
+                           └──> records, caches, CDI specs <── upkeep
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import time
+
+from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api.errors import SettingsError, StorageError
+from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.service import Claims
+from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.claims.state import NodeState
+from hami_kubeletplugin.claims.upkeep import Upkeep
+from hami_kubeletplugin.gpu.edits import driver_edits_for
+from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.gpu.source import source_for
+from hami_kubeletplugin.gpu.watch import Hardware
+from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.kube.client import KubeClient
+from hami_kubeletplugin.kube.config import load as load_kube_config
+from hami_kubeletplugin.kubelet.server import KubeletServer
+from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.publish.publisher import Publisher
+
+log = get_logger()
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        SettingsError: Something that was given can't be used.
+        AlreadyServing, SocketPathTooLong, StorageError: This node can't be served; the message says why.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # Sent when a terminal goes, or by people who expect a reload. Its default would end us without clean-up.
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP ignored: all options are read at the start")
+    async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
+        serving = asyncio.create_task(_serve(settings, lock))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            log.info("stopping: finishing what is being prepared")
+        for task in (serving, stopping):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    log.info("stopped")
+
+
+async def _serve(settings: Settings, lock: DriverLock) -> None:
+    """Everything below the lock, until cancelled."""
+    boot_id = _boot_id(settings)
+    records = Records(settings.plugin_dir / "claims")
+    specs = SpecFiles(settings.cdi_dir, settings.driver_name)
+    host = HostFiles(settings.hami_dir, settings.library)
+    async with KubeClient(load_kube_config(settings.kubeconfig)) as api:
+        publisher = Publisher(api, settings)
+
+        def hardware_changed(inventory: Inventory | None) -> None:
+            publisher.offer(inventory)
+            upkeep.wake()
+
+        hardware = Hardware(
+            source_for(settings),
+            interval=settings.rescan_interval,
+            on_change=hardware_changed,
+        )
+        claims = Claims(
+            api=api,
+            inventory=hardware.inventory,
+            edits=driver_edits_for(settings),
+            state=NodeState(records=records, specs=specs, host=host, hami_dir=settings.hami_dir),
+            driver=settings.driver_name,
+            node=settings.node_name,
+            boot_id=boot_id,
+            timeout=settings.prepare_timeout,
+        )
+        upkeep = Upkeep(
+            claims=claims,
+            api=api,
+            records=records,
+            specs=specs,
+            driver=settings.driver_name,
+            grace=settings.stale_grace,
+            clock=time.monotonic,
+        )
+        server = KubeletServer(settings, claims, publisher, lock)
+        await asyncio.to_thread(_open, records, specs, host)
+        log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
+        # What start-up made lives as long as the process: keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(hardware.run(), name="hardware")
+                tasks.create_task(publisher.run(), name="publisher")
+                tasks.create_task(server.run(), name="kubelet")
+                tasks.create_task(upkeep.run(settings.stale_interval), name="upkeep")
+        finally:
+            await claims.drain()
+
+
+def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:
+    records.open()
+    specs.open()
+    try:
+        host.install()
+    except StorageError as error:
+        # Not fatal: claims that are prepared can still be unprepared. Each prepare tries again and says the same.
+        log.error("HAMi-core is not installed; no claim can be prepared", error=str(error))
+
+
+def _boot_id(settings: Settings) -> str:
+    try:
+        return settings.boot_id_file.read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"--boot-id-file {settings.boot_id_file}: {error.strerror}") from error

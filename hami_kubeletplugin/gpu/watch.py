@@ -1,0 +1,75 @@
+"""Looks at the hardware again and again: drivers are installed, reloaded and removed while the daemon runs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from hami_kubeletplugin.api.errors import DriverMissing, HardwareError
+from hami_kubeletplugin.gpu.model import GpuSource, Inventory
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+FIRST_DELAY = 1.0
+"""Seconds until the second look for a driver that is missing; doubled each time, up to the normal interval."""
+
+
+class Hardware:
+    """What is known of this node's GPUs.
+
+    Args:
+        source: Where they come from.
+        interval: Seconds between looks.
+        on_change: Called with the new inventory, or None when the driver went away.
+        sleep: Replaced in tests.
+    """
+
+    def __init__(
+        self,
+        source: GpuSource,
+        *,
+        interval: float,
+        on_change: Callable[[Inventory | None], None],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._source, self._interval, self._on_change, self._sleep = source, interval, on_change, sleep
+        self._inventory: Inventory | None = None
+        self._failure: HardwareError | None = None
+        self._looked = asyncio.Event()
+
+    async def inventory(self) -> Inventory:
+        """The GPUs as seen last; waits for the first look.
+
+        Raises:
+            HardwareError: There are none to be seen, with the reason.
+        """
+        await self._looked.wait()
+        if self._inventory is None:
+            raise self._failure or DriverMissing("the GPUs of this node are not known yet")
+        return self._inventory
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        delay = FIRST_DELAY
+        while True:
+            await self._look()
+            missing = self._inventory is None
+            await self._sleep(min(delay, self._interval) if missing else self._interval)
+            delay = delay * 2 if missing else FIRST_DELAY
+
+    async def _look(self) -> None:
+        try:
+            inventory: Inventory | None = await self._source.discover()
+            failure: HardwareError | None = None
+        except HardwareError as error:
+            failure = error
+            # A call that fails says nothing about the GPUs: what was known stays, as running containers do.
+            inventory = None if isinstance(error, DriverMissing) else self._inventory
+        if failure is not None and str(failure) != str(self._failure):
+            log.warning("GPUs can't be read; nothing is published until they can", error=str(failure))
+        first, changed = not self._looked.is_set(), inventory != self._inventory
+        self._inventory, self._failure = inventory, failure
+        self._looked.set()
+        if changed:
+            log.info("GPUs found", gpus=[gpu.device_name for gpu in inventory.gpus] if inventory else [])
+        if changed or first:
+            self._on_change(inventory)

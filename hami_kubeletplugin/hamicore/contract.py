@@ -1,0 +1,83 @@
+"""What `libvgpu.so` expects of a container: paths and variables.
+
+Source: Project-HAMi/HAMi-core, src/multiprocess/multiprocess_memory_limit.{c,h}, src/libvgpu.c, src/utils.c,
+src/include/log_utils.h; read and tried at commit 8f3a89c.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
+
+CONTAINER_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
+"""The library opens itself by this very path (libvgpu.c:99), whatever path it was preloaded from."""
+CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"
+"""Read by glibc's loader for every dynamic program. It must name the container's path of the library."""
+CONTAINER_LOCK_DIR: Final = "/tmp/vgpulock"  # noqa: S108 - the library's path, not ours
+"""Directory of the node-wide lock: releases up to 2.8.0 hang for ever without it (utils.c:15)."""
+CONTAINER_CACHE_DIR: Final = "/usr/local/vgpu/cache"
+"""Our choice: where the claim's cache directory appears. Beside the library, since images keep `/tmp` for themselves."""
+CACHE_FILE: Final = "vgpu.cache"
+"""Our choice: the shared region below the cache directory; HAMi's monitor looks for `*.cache`."""
+
+CorePolicy = Literal["default", "force", "disable"]
+Priority = Literal["high", "low"]
+
+_TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimit:
+    """What one container may use of one GPU.
+
+    Attributes:
+        memory_mib: MiB, at least 1: with 0 the library knows no limit and says that the GPU has 0 bytes (device.c:93).
+        cores: Percent of the GPU's compute; 0 is "no limit asked".
+    """
+
+    memory_mib: int
+    cores: int = 0
+
+    def __post_init__(self) -> None:
+        if self.memory_mib < 1 or self.cores < 0:
+            raise ValueError(f"{self}: memory_mib must be at least 1 and cores at least 0")
+
+
+def variables(
+    limits: Sequence[GpuLimit],
+    *,
+    core_policy: CorePolicy | None = None,
+    priority: Priority | None = None,
+    log_level: int | None = None,
+) -> dict[str, str]:
+    """The environment that makes the library keep `limits`.
+
+    Args:
+        limits: One for each GPU that the container sees, in PCI bus order. Index i of a limit is both a CUDA ordinal (when
+            memory is allocated) and an NVML index (in nvidia-smi); the two agree in this order only.
+        core_policy: GPU_CORE_UTILIZATION_POLICY. Written even when None, or a pod's own `disable` would lift the core limit.
+        priority: CUDA_TASK_PRIORITY, default low as in the library. Always written, for the same reason.
+        log_level: LIBCUDA_LOG_LEVEL; the library's own default when None.
+
+    Raises:
+        ValueError: Not 1 to 16 GPUs, the library's CUDA_DEVICE_MAX_COUNT.
+    """
+    if not 1 <= len(limits) <= MAX_GPUS_PER_CONTAINER:
+        raise ValueError(f"HAMi-core serves 1 to {MAX_GPUS_PER_CONTAINER} GPUs in a container, not {len(limits)}")
+    environment = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
+        "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(len(limits))),
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{CONTAINER_CACHE_DIR}/{CACHE_FILE}",
+        "GPU_CORE_UTILIZATION_POLICY": core_policy or "default",
+        "CUDA_TASK_PRIORITY": _TASK_PRIORITY[priority or "low"],
+    }
+    for index, limit in enumerate(limits):
+        # Decimal, without a leading zero (octal), one suffix: `4000Mi` would be 4000 bytes (multiprocess_memory_limit.c:95).
+        environment[f"CUDA_DEVICE_MEMORY_LIMIT_{index}"] = f"{limit.memory_mib}m"
+        if limit.cores:
+            environment[f"CUDA_DEVICE_SM_LIMIT_{index}"] = str(min(limit.cores, 100))
+    if log_level is not None:
+        environment["LIBCUDA_LOG_LEVEL"] = str(log_level)
+    return environment

@@ -1,0 +1,182 @@
+"""HAMi-core's files on the host: from the image to where containers mount them.
+
+    <hami_dir>/lib/libvgpu.so.<digest>   named by its content, 0755; never changed once containers may have it mapped
+    <hami_dir>/ld.so.preload             names the library by its path in the container, 0644
+    <hami_dir>/lock                      1777, the container's /tmp/vgpulock
+
+Libraries of earlier versions stay: running containers have them mounted, a started pod may still be about to mount one, and
+nobody can tell cheaply which. One costs about 1 MB for each update of the daemon; a drained node may delete them.
+Everything here blocks: call it in a thread.
+"""
+
+import hashlib
+import os
+import stat
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.hamicore import elf
+from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
+from hami_kubeletplugin.observe.log import get_logger
+
+_PRELOAD: Final = f"{CONTAINER_LIBRARY}\n".encode()
+_TEMPORARY: Final = ".hami-tmp-"
+
+_Print = tuple[int, int, int, int]
+"""What tells a file that was changed, without reading it: inode, size, mtime_ns, mode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Host paths that a container mounts."""
+
+    library: Path
+    preload: Path
+    lock_dir: Path
+
+
+class HostFiles:
+    """Keeps HAMi-core's files on the host as the image says. Thread-safe.
+
+    Args:
+        source: The image's libvgpu.so.
+        hami_dir: Where they go; the same path for the container runtime.
+    """
+
+    def __init__(self, source: Path, hami_dir: Path) -> None:
+        self._source, self._hami_dir = source, hami_dir
+        self._lock = threading.Lock()
+        self._state: tuple[Installed, dict[Path, _Print]] | None = None
+
+    def check(self) -> Installed:
+        """What each prepare asks for: the files are there as they were installed, or they are made so.
+
+        Costs three `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
+        the image; the library as a new file, since containers may have the damaged one mapped.
+
+        Raises:
+            StorageError: As `install`. The next call tries again.
+        """
+        state = self._state
+        if state and all(_print(path) == expected for path, expected in state[1].items()):
+            return state[0]
+        if state:
+            get_logger().warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
+        return self.install()
+
+    def install(self) -> Installed:
+        """Bring the files to the host; what is right already is left alone.
+
+        Raises:
+            StorageError: The image's library is missing or no whole shared object for this machine, or the host's directory
+                can't be written. No container may start then, since it would run without limits.
+        """
+        with self._lock:
+            self._state = None
+            library = self._read_source()
+            name = f"libvgpu.so.{hashlib.sha256(library).hexdigest()[:16]}"
+            installed = Installed(
+                self._hami_dir / "lib" / name, self._hami_dir / "ld.so.preload", self._hami_dir / "lock"
+            )
+            try:
+                directory(installed.library.parent, 0o755)
+                directory(installed.lock_dir, 0o1777)
+                for folder in (self._hami_dir, installed.library.parent):
+                    for leftover in folder.glob(f"{_TEMPORARY}*"):
+                        leftover.unlink(missing_ok=True)
+                _place(installed.library, library, 0o755)
+                _place(installed.preload, _PRELOAD, 0o644)
+                prints = {path: _print(path) for path in (installed.library, installed.preload, installed.lock_dir)}
+            except OSError as error:
+                raise StorageError(
+                    f"HAMi-core can't be installed below {self._hami_dir}: {error}. "
+                    "Make that directory writable for the daemon and free space on it"
+                ) from error
+            if None in prints.values():
+                raise StorageError(
+                    f"HAMi-core's files below {self._hami_dir} vanish at once; find out who removes them"
+                )
+            self._state = installed, {path: found for path, found in prints.items() if found}
+            return installed
+
+    def _read_source(self) -> bytes:
+        try:
+            library = self._source.read_bytes()
+        except OSError as error:
+            reason = error.strerror or str(error)
+        else:
+            defect = elf.defect(library)
+            if defect is None:
+                return library
+            reason = defect
+        raise StorageError(
+            f"HAMi-core's library {self._source} can't be used: {reason}. "
+            "No container gets a GPU without it; check the daemon's image, or --library"
+        )
+
+
+def directory(path: Path, mode: int) -> None:
+    """Make a directory with exactly this mode, whatever the umask; missing parents are made with 0755.
+
+    Raises:
+        OSError: Also when something else than a directory is there.
+    """
+    if not path.parent.exists():
+        directory(path.parent, 0o755)
+    with suppress(FileExistsError):
+        path.mkdir(0o700)
+    # By descriptor and without following a link: an odd thing under our name is an error, not a target.
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_IMODE(os.fstat(handle).st_mode) != mode:
+            os.fchmod(handle, mode)
+    finally:
+        os.close(handle)
+
+
+def _place(path: Path, content: bytes, mode: int) -> None:
+    """Put a whole file under `path` at once. An equal one stays; another is replaced by a new inode, never written to."""
+    if _holds(path, content, mode):
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.rmdir()  # an empty directory: what container runtimes make of a mount source that is missing
+    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def _holds(path: Path, content: bytes, mode: int) -> bool:
+    try:
+        found = path.lstat()
+        return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == mode and path.read_bytes() == content
+    except FileNotFoundError:
+        return False
+
+
+def _print(path: Path) -> _Print | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    if stat.S_ISDIR(found.st_mode):  # entries come and go in the lock directory
+        return found.st_ino, 0, 0, found.st_mode
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode

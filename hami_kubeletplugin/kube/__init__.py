@@ -1,0 +1,1 @@
+"""The Kubernetes API over aiohttp: credentials, errors, version negotiation, list and watch."""

@@ -1,0 +1,175 @@
+"""The requests that this program makes, as methods: `KubeClient`.
+
+Everything here speaks `resource.k8s.io/v1`. Servers that have only v1beta2 or v1beta1 are served too: the version is settled
+by the first answer that is not "404, no such path", and settled anew when that answer comes again, as after an upgrade.
+Contract: k8s.io/dynamic-resource-allocation client/client.go (order and the switch on 404), k8s.io/api resource/v1beta1.
+"""
+
+import random
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from hami_kubeletplugin.api.errors import ApiNotServed, ApiUnavailable
+from hami_kubeletplugin.kube.client import Call, Client, Event, Object
+
+GROUP: Final = "resource.k8s.io"
+VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+_SLICES: Final = f"resourceslices.{GROUP}"
+_CLAIMS: Final = f"resourceclaims.{GROUP}"
+
+
+class SliceList(NamedTuple):
+    """Slices and the resource version to watch from."""
+
+    items: list[Object]
+    resource_version: str
+
+
+class KubeClient(Client):
+    """The Kubernetes API as far as we need it. Objects are JSON as dicts; all methods raise `ApiError`."""
+
+    _version = VERSIONS[0]
+    _server_version: tuple[int, int] | None = None
+
+    async def get_claim(self, namespace: str, name: str) -> Object:
+        """A ResourceClaim. Its `status.allocation` is alike in all API versions.
+
+        Raises:
+            ApiNotFound: No such claim.
+        """
+        call = Call(
+            "get", _CLAIMS, f"/namespaces/{quote(namespace)}/resourceclaims/{quote(name)}", f"{namespace}/{name}"
+        )
+        return await self._ask_resource_api(call)
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        """A pod.
+
+        Raises:
+            ApiNotFound: No such pod.
+        """
+        path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
+        return await self.ask(Call("get", "pods", path, f"{namespace}/{name}"))
+
+    async def get_node(self, name: str) -> Object:
+        """A node.
+
+        Raises:
+            ApiNotFound: No such node.
+        """
+        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{quote(name)}", name))
+
+    async def server_version(self) -> tuple[int, int]:
+        """The server's (major, minor). A change makes us look for the newest API version again."""
+        answer = await self.ask(Call("get", "/version", "/version"))
+        # Some vendors write the minor as `34+`.
+        found = [re.match("[0-9]+", str(answer.get(field))) for field in ("major", "minor")]
+        if found[0] is None or found[1] is None:
+            raise ApiUnavailable(f"get /version failed: {answer.get('gitVersion')!r} has no major and minor number")
+        version = int(found[0][0]), int(found[1][0])
+        if version != self._server_version:
+            self._server_version, self._version = version, VERSIONS[0]
+        return version
+
+    async def list_slices(self, driver: str, node: str) -> SliceList:
+        """The ResourceSlices of a driver on a node."""
+        answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=_of(driver, node)))
+        items = [_read(item) for item in answer.get("items") or ()]
+        return SliceList(items, answer["metadata"]["resourceVersion"])
+
+    async def watch_slices(self, driver: str, node: str, since: str) -> AsyncGenerator[Event]:
+        """Changes of these slices after resource version `since`, bookmarks included, for some minutes.
+
+        Raises:
+            ApiExpired: `since` is too old: list again.
+        """
+        # Spread, so that the daemons of a cluster don't come back at the same time.
+        seconds = random.randint(240, 480)  # noqa: S311 - no secret
+        query = _of(driver, node) | {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": since,
+            "timeoutSeconds": str(seconds),
+        }
+        call = Call("watch", _SLICES, f"/apis/{GROUP}/{self._version}/resourceslices", query=query)
+        async for event in self.watch(call, seconds):
+            yield Event(event.type, _read(event.object))
+
+    async def create_slice(self, obj: Mapping[str, Any]) -> Object:
+        """Create a ResourceSlice; returns what the server made of it.
+
+        Raises:
+            ApiInvalid: The server refuses it.
+        """
+        name = obj["metadata"].get("name") or obj["metadata"]["generateName"]
+        return await self._ask_resource_api(Call("create", _SLICES, "/resourceslices", name), obj)
+
+    async def update_slice(self, obj: Mapping[str, Any]) -> Object:
+        """Replace a ResourceSlice, if it still has the resource version of `obj`.
+
+        Raises:
+            ApiConflict: Somebody wrote in between.
+            ApiNotFound: It is gone.
+        """
+        name = obj["metadata"]["name"]
+        return await self._ask_resource_api(Call("update", _SLICES, f"/resourceslices/{quote(name)}", name), obj)
+
+    async def delete_slice(self, obj: Mapping[str, Any]) -> None:
+        """Delete a ResourceSlice, if it is still the one that we saw.
+
+        Raises:
+            ApiConflict: Somebody wrote in between.
+            ApiNotFound: It is gone.
+        """
+        metadata = obj["metadata"]
+        body = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+        }
+        call = Call("delete", _SLICES, f"/resourceslices/{quote(metadata['name'])}", metadata["name"])
+        await self._ask_resource_api(call, body)
+
+    async def _ask_resource_api(self, call: Call, obj: Mapping[str, Any] | None = None) -> Object:
+        first = self._version
+        for version in (first, *(v for v in VERSIONS if v != first)):
+            path = f"/apis/{GROUP}/{version}{call.path}"
+            body = _write(obj, version) if obj is not None and call.verb in {"create", "update"} else obj
+            try:
+                answer = await self.ask(
+                    Call(call.verb, call.resource, path, call.name, call.query), body and dict(body)
+                )
+            except ApiNotServed:
+                continue
+            self._version = version
+            return _read(answer)
+        served = ", ".join(VERSIONS)
+        raise ApiNotServed(
+            f"{call} failed: the API server serves none of {GROUP} {served}; Kubernetes 1.35 or newer is needed"
+        )
+
+
+def _of(driver: str, node: str) -> dict[str, str]:
+    return {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"}
+
+
+def _write(obj: Mapping[str, Any], version: str) -> Object:
+    """A slice in the form of an API version: v1beta1 wraps all fields of a device but its name below `basic`."""
+    out = {**obj, "apiVersion": f"{GROUP}/{version}", "kind": "ResourceSlice"}
+    if version == "v1beta1":
+        devices = [
+            {"name": d["name"], "basic": {k: v for k, v in d.items() if k != "name"}}
+            for d in obj["spec"].get("devices") or ()
+        ]
+        out["spec"] = {**obj["spec"], "devices": devices}
+    return out
+
+
+def _read(obj: Object) -> Object:
+    """The opposite of `_write`, for objects that have devices in them."""
+    devices = obj.get("spec", {}).get("devices")
+    if isinstance(devices, list) and any("basic" in device for device in devices):
+        obj["spec"]["devices"] = [{"name": d["name"], **d.get("basic", {})} for d in devices]
+    return obj

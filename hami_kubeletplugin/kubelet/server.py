@@ -1,0 +1,143 @@
+"""Serves the kubelet: binds the sockets in the right order, keeps them there, and goes without cutting off a prepare.
+
+async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
+    await KubeletServer(settings, claims, source, lock).run()
+"""
+
+import asyncio
+from typing import Final
+
+from hami_kubeletplugin.api.claim import ClaimService
+from hami_kubeletplugin.api.errors import ServingError
+from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.kubelet import dra, health, registration
+from hami_kubeletplugin.kubelet.listener import Listener
+from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
+from hami_kubeletplugin.observe.log import get_logger
+
+STOP_GRACE: Final = 8.0
+"""Seconds for claims in flight; the process has 10 to exit."""
+
+WATCH_INTERVAL: Final = 3.0
+"""Seconds between looks at the lock and the sockets, a few stat calls each."""
+
+_FIRST_WAIT: Final = 0.2
+
+
+class KubeletServer:
+    """The gRPC face of one driver on one node.
+
+    Attributes:
+        registration: What the kubelet said; `registration.registered` can be awaited.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        claims: ClaimService,
+        source: health.HealthSource,
+        lock: DriverLock,
+        *,
+        watch_interval: float = WATCH_INTERVAL,
+        stop_grace: float = STOP_GRACE,
+    ) -> None:
+        """Check the paths; nothing is bound yet.
+
+        Raises:
+            SocketPathTooLong: Names the option to change.
+        """
+        self._dra_path = dra_socket(settings.plugin_dir)
+        self._registration_path = registration_socket(settings.registry_dir, settings.driver_name)
+        self.registration = registration.Registration(settings.driver_name, self._dra_path)
+        self._health_interval = settings.health_interval
+        self._claims = claims
+        self._source = source
+        self._lock = lock
+        self._watch_interval = watch_interval
+        self._stop_grace = stop_grace
+        self._streams: health.HealthService | None = None
+        self._dra_listener: Listener | None = None
+        self._registration_listener: Listener | None = None
+        self._said_absent = False
+
+    async def run(self) -> None:
+        """Serve until cancelled, then finish what is being prepared, unregister and remove the sockets.
+
+        The kubelet need not be there yet: registration waits for its directory. Sockets that somebody deletes come back.
+
+        Raises:
+            ServingError: A socket can't be bound.
+            AlreadyServing: Somebody deleted our lock file and another daemon took the lock.
+        """
+        wait = _FIRST_WAIT
+        try:
+            while True:
+                await self._lock.renew()
+                await self._keep_dra()
+                registrable = await self._keep_registration()
+                wait = self._watch_interval if registrable else min(1.5 * wait, self._watch_interval)
+                await asyncio.sleep(wait)
+        finally:
+            await self._stop()
+
+    async def _keep_dra(self) -> None:
+        """Serve DRA, again if the socket file was deleted: a new server shows its socket before the old one goes."""
+        old, old_streams = self._dra_listener, self._streams
+        if old and await old.intact():
+            return
+        if old:
+            get_logger().warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
+        streams = health.HealthService(self._source, self._health_interval)
+        self._dra_listener = await Listener.start(
+            self._dra_path,
+            (*dra.handlers(self._claims), *streams.handlers()),
+            (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1),
+            standard_health=True,
+        )
+        self._streams = streams
+        get_logger().info("serving DRA", socket=str(self._dra_path))
+        if old and old_streams:
+            old_streams.close()
+            await old.stop(self._stop_grace)
+
+    async def _keep_registration(self) -> bool:
+        """Show the registration socket, again if it was deleted. False if the kubelet's directory is not there."""
+        old, directory = self._registration_listener, self._registration_path.parent
+        if old and await old.intact():
+            return True
+        if old:
+            self.registration.forget()
+            self._registration_listener = None
+            await old.stop(0)
+        try:
+            if await asyncio.to_thread(directory.is_dir):
+                self._registration_listener = await Listener.start(
+                    self._registration_path,
+                    self.registration.handlers(),
+                    (registration.SERVICE,),
+                    standard_health=False,
+                )
+                self._said_absent = False
+                get_logger().info("waiting for the kubelet to register us", socket=str(self._registration_path))
+                return True
+        except ServingError:
+            if await asyncio.to_thread(directory.is_dir):
+                raise
+        if not self._said_absent:
+            self._said_absent = True
+            get_logger().warning(
+                "the kubelet's registry directory is not there, waiting for it", directory=str(directory)
+            )
+        return False
+
+    async def _stop(self) -> None:
+        # DRA first: when the kubelet sees the registration socket go it closes its connection, which would cancel what is
+        # in flight. Stopping tells it gracefully (GOAWAY) and lets calls end.
+        if self._streams:
+            self._streams.close()
+        if self._dra_listener:
+            await self._dra_listener.stop(self._stop_grace)
+        if self._registration_listener:
+            await self._registration_listener.stop(0)
+        self.registration.forget()
+        get_logger().info("sockets removed, no longer registered")

@@ -1,0 +1,1 @@
+"""The messages of the kubelet's gRPC APIs, generated from `proto/` by `hack/wire`. Don't edit; `make check` would notice."""

@@ -1,0 +1,1 @@
+"""Structured logs; metrics and Events find their room here."""

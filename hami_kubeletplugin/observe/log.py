@@ -1,0 +1,36 @@
+"""Structured logs: JSON for machines, key=value in colour for people. `get_logger()` is all that other rooms use."""
+
+import logging
+import sys
+from typing import Any, Literal
+
+import structlog
+
+LogFormat = Literal["json", "console"]
+
+
+def configure(log_format: LogFormat, level: str) -> None:
+    """Set up the process's logging, once, at its start. `level` is one of debug, info, warning, error."""
+    renderer: Any
+    if log_format == "json":
+        renderer = structlog.processors.JSONRenderer()
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def get_logger() -> "structlog.typing.FilteringBoundLogger":
+    """The process's logger. Events are short sentences; facts go into keys (claim=, device=, error=)."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+    return logger

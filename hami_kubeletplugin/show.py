@@ -1,0 +1,61 @@
+"""Tables for people: what would be published, and what is prepared. Pure."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
+from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.kube import quantity
+
+
+def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
+    """Devices in ResourceSlice form as a table."""
+    rows = [["NAME", "UUID", "MODEL", "MEMORY", "CORES", "SHARERS", "PCIE ROOT", "NUMA"]]
+    for device in devices:
+        attributes, capacity = device["attributes"], device["capacity"]
+        shares = capacity["shares"]
+        sharers = quantity.parse(shares["value"]) / quantity.parse(shares["requestPolicy"]["default"])
+        rows.append(
+            [
+                device["name"],
+                attributes["uuid"]["string"],
+                attributes["productName"]["string"],
+                f"{int(quantity.parse(capacity['memory']['value']) / MIB)}Mi",
+                capacity["cores"]["value"],
+                str(int(sharers)),
+                attributes.get(PCIE_ROOT, {}).get("string", "-"),
+                str(attributes.get(NUMA_NODE, {}).get("int", "-")),
+            ]
+        )
+    return table(rows)
+
+
+def claims_table(claims: Iterable[Prepared]) -> str:
+    """Prepared claims as a table, a line for each share."""
+    rows = [["CLAIM", "REQUEST", "DEVICE", "MEMORY", "CORES", "CONTAINERS"]]
+    for claim in claims:
+        for share in claim.shares:
+            use = claim.uses[share.use]
+            rows.append(
+                [
+                    f"{claim.namespace}/{claim.name}",
+                    f"{share.request}/{share.subrequest}" if share.subrequest else share.request,
+                    share.device,
+                    "unlimited" if use.admin else f"{share.memory_mib}Mi",
+                    "unlimited" if use.admin or not share.cores else f"{share.cores}%",
+                    ", ".join(use.containers) or "-",
+                ]
+            )
+    return table(rows)
+
+
+def claims_json(claims: Iterable[Prepared]) -> str:
+    """Prepared claims as JSON."""
+    return json.dumps([claim.model_dump() for claim in claims], indent=2)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

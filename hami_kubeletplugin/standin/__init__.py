@@ -1,0 +1,1 @@
+"""A small API server and kubelet that speak the real protocols, for the demo and the unit tests."""

@@ -1,0 +1,225 @@
+"""HAMi-core's files reach the host whole, stay as installed, and come back when someone touches them."""
+
+import errno
+import hashlib
+import os
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.hamicore.host import HostFiles
+
+
+@pytest.fixture
+def hami_dir(tmp_path: Path) -> Path:
+    """Not there yet, as on a fresh node."""
+    return tmp_path / "node" / "vgpu"
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Any:
+    """A strict umask, as hardened nodes have it."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    """Permission bits."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def leftovers(hami_dir: Path) -> list[Path]:
+    """Temporary files below the directory."""
+    return [path for path in hami_dir.rglob("*") if "tmp" in path.name]
+
+
+def test_a_fresh_node_gets_everything(library: Path, hami_dir: Path) -> None:
+    """Library named by its content and loadable by any uid, preload file with the container's path, lock for any uid."""
+    installed = HostFiles(library, hami_dir).install()
+    digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]
+    assert installed.library == hami_dir / "lib" / f"libvgpu.so.{digest}"
+    assert installed.library.read_bytes() == library.read_bytes()
+    assert installed.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert [mode(path) for path in (installed.library, installed.preload, installed.lock_dir)] == [0o755, 0o644, 0o1777]
+    assert mode(installed.library.parent) == mode(hami_dir) == 0o755
+    assert leftovers(hami_dir) == []
+
+
+def test_a_second_start_touches_nothing(library: Path, hami_dir: Path) -> None:
+    """The file that containers have mapped keeps its inode, times and content."""
+    first = HostFiles(library, hami_dir).install()
+    before = first.library.stat(), first.preload.stat()
+    assert HostFiles(library, hami_dir).install() == first
+    assert (first.library.stat(), first.preload.stat()) == before
+
+
+def test_a_new_version_leaves_the_old_one(library: Path, hami_dir: Path) -> None:
+    """An update installs beside the library that running containers use."""
+    old = HostFiles(library, hami_dir).install().library
+    content = old.read_bytes()
+    library.write_bytes(content + b"\0newer")
+    new = HostFiles(library, hami_dir).install().library
+    assert new != old
+    assert old.read_bytes() == content
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "same size", "mode", "symlink", "empty directory"])
+def test_a_touched_library_is_replaced_by_a_new_inode(library: Path, hami_dir: Path, damage: str) -> None:
+    """Prepare notices and puts the image's library back; who has the damaged file open keeps seeing that one."""
+    files = HostFiles(library, hami_dir)
+    path = files.install().library
+    good = path.read_bytes()
+    with path.open("rb") as mapped:
+        if damage == "cut":
+            os.truncate(path, 100)
+        elif damage == "same size":
+            path.write_bytes(b"\0" * len(good))
+        elif damage == "mode":
+            path.chmod(0o700)
+        else:
+            path.unlink()
+        if damage == "symlink":
+            path.symlink_to("/etc/passwd")
+        elif damage == "empty directory":
+            path.mkdir()
+        seen = mapped.read()
+        assert files.check().library == path
+        assert os.fstat(mapped.fileno()).st_ino != path.stat().st_ino
+        mapped.seek(0)
+        assert mapped.read() == seen
+    assert (path.read_bytes(), mode(path)) == (good, 0o755)
+    assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("damage", ["missing", "content", "mode", "directory"])
+def test_a_touched_preload_file_is_put_back(library: Path, hami_dir: Path, damage: str) -> None:
+    """An emptied preload file would mean no limits: it never lasts past the next prepare."""
+    files = HostFiles(library, hami_dir)
+    path = files.install().preload
+    if damage == "content":
+        path.write_text("")
+    elif damage == "mode":
+        path.chmod(0o600)
+    else:
+        path.unlink()
+    if damage == "directory":
+        path.mkdir()
+    assert files.check().preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
+    assert mode(path) == 0o644
+
+
+def test_the_lock_directory_is_put_back_and_may_be_used(library: Path, hami_dir: Path) -> None:
+    """Entries that containers make in it are no damage; a lost mode or directory is repaired."""
+    files = HostFiles(library, hami_dir)
+    lock = files.install().lock_dir
+    (lock / "lock").touch()
+    files.check()
+    lock.chmod(0o700)
+    assert mode(files.check().lock_dir) == 0o1777
+    (lock / "lock").unlink()
+    lock.rmdir()
+    assert mode(files.check().lock_dir) == 0o1777
+
+
+def test_a_check_of_untouched_files_is_cheap(library: Path, hami_dir: Path) -> None:
+    """Each prepare pays some microseconds, and never reads the library."""
+    files = HostFiles(library, hami_dir)
+    files.install()
+    library.unlink()  # reading it would fail
+    rounds = 300
+    best = min(_timed(files, rounds) for _ in range(5))
+    assert best / rounds < 100e-6  # 10 here; room for slow machines
+
+
+def _timed(files: HostFiles, rounds: int) -> float:
+    start = time.perf_counter()
+    for _ in range(rounds):
+        files.check()
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize(("source", "reason"), [(None, "No such file"), (b"", "no ELF"), (b"half", "cut short")])
+def test_a_bad_image_refuses_until_it_is_good(library: Path, hami_dir: Path, source: bytes | None, reason: str) -> None:
+    """Install and every prepare say what is wrong with the image's library; once it is right, prepare works by itself."""
+    good = library.read_bytes()
+    if source is None:
+        library.unlink()
+    else:
+        library.write_bytes(good[: len(good) // 2] if source else source)
+    files = HostFiles(library, hami_dir)
+    for call in (files.install, files.check):
+        with pytest.raises(StorageError, match=f"{library}.*{reason}.*--library"):
+            call()
+    library.write_bytes(good)
+    assert files.check().library.read_bytes() == good
+
+
+def test_a_lost_library_with_a_bad_image_is_refused(library: Path, hami_dir: Path) -> None:
+    """With nothing to repair it from, prepare refuses instead of starting a container without limits."""
+    files = HostFiles(library, hami_dir)
+    files.install().library.unlink()
+    library.unlink()
+    with pytest.raises(StorageError, match="No such file"):
+        files.check()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(
+    library: Path, hami_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failing write is a StorageError with the reason; no temporary or half file stays, and the next prepare works."""
+    files = HostFiles(library, hami_dir)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match=r"No space left.*free space"):
+            files.install()
+    assert [path for path in hami_dir.rglob("*") if path.is_file()] == []
+    assert files.check().library.exists()
+
+
+def test_something_in_the_way_is_named(library: Path, hami_dir: Path) -> None:
+    """A directory with content under our name is not ours to delete: the error names it."""
+    (hami_dir / "ld.so.preload" / "mine").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"not empty.*ld\.so\.preload"):
+        HostFiles(library, hami_dir).install()
+
+
+def test_leftovers_of_a_killed_daemon_go(library: Path, hami_dir: Path) -> None:
+    """Temporary files of an installation that was killed don't pile up."""
+    files = HostFiles(library, hami_dir)
+    folder = files.install().library.parent
+    (folder / ".hami-tmp-abc").write_text("half")
+    (hami_dir / ".hami-tmp-abc").write_text("half")
+    files.install()
+    assert leftovers(hami_dir) == []
+
+
+def test_many_threads_may_check_at_once(library: Path, hami_dir: Path) -> None:
+    """Prepares run side by side; all get a whole library while it is being put back."""
+    files = HostFiles(library, hami_dir)
+    path = files.install().library
+    good, bad = path.read_bytes(), []
+    barrier = threading.Barrier(8)
+
+    def prepare() -> None:
+        barrier.wait(10)
+        if files.check().library.read_bytes() != good:
+            bad.append(1)
+
+    for _ in range(20):
+        path.unlink()
+        threads = [threading.Thread(target=prepare) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+    assert not bad

@@ -1,0 +1,61 @@
+"""A server on real sockets in a temporary directory."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from kubelet_fakes import Claims, Serve, Source
+
+from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.kubelet.server import KubeletServer
+from hami_kubeletplugin.kubelet.sockets import driver_lock
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a path short enough for sockets; pytest's tmp_path may not be."""
+    with tempfile.TemporaryDirectory(prefix="hk") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def settings(short: Path) -> Settings:
+    return Settings(
+        node_name="node-1",
+        registry_dir=short / "registry",
+        plugin_dir=short / "plugin",
+        lock_timeout=0,
+        health_interval=0.1,
+    )
+
+
+@pytest.fixture
+async def claims() -> Claims:
+    return Claims()
+
+
+@pytest.fixture
+async def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+async def serve(claims: Claims, source: Source) -> Serve:
+    """`async with serve(settings) as server:` runs a server for the block and stops it as SIGTERM would."""
+
+    @contextlib.asynccontextmanager
+    async def serving(settings: Settings, stop_grace: float = 5) -> AsyncIterator[KubeletServer]:
+        async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
+            server = KubeletServer(settings, claims, source, lock, watch_interval=0.05, stop_grace=stop_grace)
+            running = asyncio.create_task(server.run())
+            try:
+                yield server
+            finally:
+                running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running
+
+    return serving
