@@ -91,12 +91,12 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people
 def devices(output: OutputOption = Output.table, **given: Any) -> None:
     """Show what would be published for this node's GPUs. Works beside a running daemon."""
     from hami_kubeletplugin.gpu.source import source_for  # noqa: PLC0415
-    from hami_kubeletplugin.publish.devices import device  # noqa: PLC0415
+    from hami_kubeletplugin.publish import devices as published  # noqa: PLC0415
 
     settings = Settings.checked(node_name="this", **_without_empty(given))
     configure("console", "warning")
     inventory = asyncio.run(source_for(settings).discover())
-    found = [device(gpu, settings.driver_name, settings) for gpu in inventory.gpus]
+    found = published.devices(inventory.gpus, settings)
     typer.echo(json.dumps(found, indent=2) if output is Output.json else show.devices_table(found))
 
 

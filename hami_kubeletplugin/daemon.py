@@ -19,13 +19,12 @@ from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.state import NodeState
 from hami_kubeletplugin.claims.upkeep import Upkeep
-from hami_kubeletplugin.gpu.edits import driver_edits_for
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.gpu.source import source_for
+from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import Hardware
 from hami_kubeletplugin.hamicore.host import HostFiles
-from hami_kubeletplugin.kube.client import KubeClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
+from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
 from hami_kubeletplugin.observe.log import get_logger
@@ -65,9 +64,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     boot_id = _boot_id(settings)
     records = Records(settings.plugin_dir / "claims")
     specs = SpecFiles(settings.cdi_dir, settings.driver_name)
-    host = HostFiles(settings.hami_dir, settings.library)
+    host = HostFiles(settings.library, settings.hami_dir)
     async with KubeClient(load_kube_config(settings.kubeconfig)) as api:
-        publisher = Publisher(api, settings)
+        publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)

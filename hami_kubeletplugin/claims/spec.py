@@ -14,7 +14,8 @@ from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.hamicore import contract
-from hami_kubeletplugin.hamicore.host import Installed, cache_dir
+from hami_kubeletplugin.hamicore.caches import cache_dir
+from hami_kubeletplugin.hamicore.host import Installed
 
 CLAIM_VARIABLE = "HAMI_DRA_CLAIM"
 """Names the claim (`namespace/name`) in the container, and lets a lost record be made anew from the spec."""
@@ -69,7 +70,7 @@ def _share_edits(
     use = prepared.uses[index]
     limits = sorted(use.gpus, key=lambda limit: _gpu(gpus, limit.uuid).bus_order)
     visible = ",".join(limit.uuid for limit in limits) if edits.visible == "uuids" else "void"
-    result: ContainerEdits = {**edits.per_gpu.get(share.uuid, {})}
+    result = edits.per_gpu.get(share.uuid, ContainerEdits()).copy()
     env = [f"NVIDIA_VISIBLE_DEVICES={visible}", f"{CLAIM_VARIABLE}={prepared.namespace}/{prepared.name}"]
     mounts: list[Mount] = []
     if not use.admin:

@@ -15,6 +15,7 @@ from hami_kubeletplugin.claims.spec import render
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.hamicore.caches import create_cache, remove_caches
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.observe.log import get_logger
 
@@ -27,8 +28,8 @@ class NodeState:
     Args:
         records: Claim records.
         specs: CDI specs.
-        host: HAMi-core's files; also makes the cache directories.
-        hami_dir: Where `host` works.
+        host: HAMi-core's files.
+        hami_dir: Where they are; the cache directories too.
     """
 
     def __init__(self, *, records: Records, specs: SpecFiles, host: HostFiles, hami_dir: Path) -> None:
@@ -52,9 +53,9 @@ class NodeState:
             self._records.save(prepared)
         try:
             if former is not None and prepared.needs_fresh_caches(former):
-                self._host.remove_caches(prepared.uid)
+                remove_caches(self._hami_dir, prepared.uid)
             for use in prepared.cache_uses():
-                self._host.create_cache(prepared.uid, use)
+                create_cache(self._hami_dir, prepared.uid, use)
             self._specs.save(prepared.uid, spec)
         except HamiError:
             self._undo(prepared, former, new=new)
@@ -67,7 +68,7 @@ class NodeState:
             StorageError: Something is left, the record with it, so that it is tried again.
         """
         self._specs.remove(uid)
-        self._host.remove_caches(uid)
+        remove_caches(self._hami_dir, uid)
         self._records.remove(uid)
 
     def _former(self, uid: str) -> Prepared | None:

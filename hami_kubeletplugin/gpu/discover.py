@@ -203,7 +203,10 @@ class _Reader:
 
 
 def _bus_id(call: str, info: Any, where: str) -> str:  # noqa: ANN401 - nvmlPciInfo_t of the bindings
-    text = info.busId.decode("ascii", errors="replace")
+    try:
+        text = str(info.busId)
+    except UnicodeDecodeError as error:
+        text = repr(error.object)
     bus_id = pci.normalise(text)
     if bus_id is None:
         raise NvmlCallFailed(call, codes.ERROR_UNKNOWN, f"it answered {text!r}, which is no PCI bus id", where)

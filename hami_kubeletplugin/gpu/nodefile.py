@@ -73,7 +73,7 @@ Root = Annotated[
 class SimulatedGpu(BaseModel):
     """One of `gpus`. A field that was given is in `model_fields_set`: None may mean unknown."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: Annotated[str, AfterValidator(_model)] | None = None
     minor: Minor = -1

@@ -1,9 +1,11 @@
-"""Choose where the GPUs come from."""
+"""Choose where the GPUs and the driver's edits come from."""
 
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.gpu.discover import NvmlSource
+from hami_kubeletplugin.gpu.edits import DriverEditsSource, NoDriverEdits, RuntimeDriverEdits
 from hami_kubeletplugin.gpu.model import GpuSource
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
+from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
 
 
 def source_for(settings: Settings) -> GpuSource:
@@ -15,3 +17,16 @@ def source_for(settings: Settings) -> GpuSource:
     if settings.simulate is not None:
         return SimulatedSource(settings.simulate, settings.node_name)
     return NvmlSource(settings.nvml_library, settings.sysfs)
+
+
+def driver_edits_for(settings: Settings) -> DriverEditsSource:
+    """What `--driver-edits` says."""
+    match settings.driver_edits:
+        case "none":
+            return NoDriverEdits()
+        case "runtime":
+            return RuntimeDriverEdits()
+        case "toolkit":
+            return ToolkitDriverEdits(
+                toolkit=settings.nvidia_ctk, hook=settings.nvidia_cdi_hook, driver_root=settings.driver_root
+            )

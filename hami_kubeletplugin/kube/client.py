@@ -153,7 +153,9 @@ class Client:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._unavailable(call, error) from error
 
-    async def _send(self, call: Call, body: Mapping[str, Any] | None, limits: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _send(
+        self, call: Call, body: Mapping[str, Any] | None, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("Client is used outside of `async with`")
         headers = {} if body is None else {"Content-Type": "application/json"}

@@ -40,7 +40,7 @@ class KubeClient(Client):
             ApiNotFound: No such claim.
         """
         call = Call(
-            "get", _CLAIMS, f"/namespaces/{quote(namespace)}/resourceclaims/{quote(name)}", f"{namespace}/{name}"
+            "get", _CLAIMS, f"/namespaces/{_segment(namespace)}/resourceclaims/{_segment(name)}", f"{namespace}/{name}"
         )
         return await self._ask_resource_api(call)
 
@@ -50,7 +50,7 @@ class KubeClient(Client):
         Raises:
             ApiNotFound: No such pod.
         """
-        path = f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
+        path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(name)}"
         return await self.ask(Call("get", "pods", path, f"{namespace}/{name}"))
 
     async def get_node(self, name: str) -> Object:
@@ -59,7 +59,7 @@ class KubeClient(Client):
         Raises:
             ApiNotFound: No such node.
         """
-        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{quote(name)}", name))
+        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{_segment(name)}", name))
 
     async def server_version(self) -> tuple[int, int]:
         """The server's (major, minor). A change makes us look for the newest API version again."""
@@ -114,7 +114,7 @@ class KubeClient(Client):
             ApiNotFound: It is gone.
         """
         name = obj["metadata"]["name"]
-        return await self._ask_resource_api(Call("update", _SLICES, f"/resourceslices/{quote(name)}", name), obj)
+        return await self._ask_resource_api(Call("update", _SLICES, f"/resourceslices/{_segment(name)}", name), obj)
 
     async def delete_slice(self, obj: Mapping[str, Any]) -> None:
         """Delete a ResourceSlice, if it is still the one that we saw.
@@ -129,7 +129,7 @@ class KubeClient(Client):
             "apiVersion": "v1",
             "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
         }
-        call = Call("delete", _SLICES, f"/resourceslices/{quote(metadata['name'])}", metadata["name"])
+        call = Call("delete", _SLICES, f"/resourceslices/{_segment(metadata['name'])}", metadata["name"])
         await self._ask_resource_api(call, body)
 
     async def _ask_resource_api(self, call: Call, obj: Mapping[str, Any] | None = None) -> Object:
@@ -149,6 +149,10 @@ class KubeClient(Client):
         raise ApiNotServed(
             f"{call} failed: the API server serves none of {GROUP} {served}; Kubernetes 1.35 or newer is needed"
         )
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")
 
 
 def _of(driver: str, node: str) -> dict[str, str]:

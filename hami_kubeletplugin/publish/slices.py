@@ -18,7 +18,6 @@ Slice = dict[str, Any]
 _INDEX: Final = re.compile(r"([0-9a-f]{5,})-")
 _DEVICES_PER_SLICE: Final = 128
 _TAINTED_DEVICES_PER_SLICE: Final = 64
-_QUANTITIES: Final = {"value", "default", "validValues", "min", "max", "step"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +68,35 @@ def reconcile(pool: Pool, desired: Sequence[Sequence[Device]], observed: Iterabl
     there = sorted(observed, key=lambda s: s["metadata"]["name"])
     ours = [s for s in there if s["spec"]["pool"]["name"] == pool.node]
     generation = max((s["spec"]["pool"]["generation"] for s in ours), default=0)
-    kept: dict[int, Slice] = {}
     wanted = [_spec(pool, generation, len(desired), devices) for devices in desired]
-    for candidate in ours:
-        index = _index(candidate, len(desired))
-        if index is None or candidate["spec"]["pool"]["generation"] < generation:
-            continue
-        # Of duplicates, the first one that is right already stays.
-        if index not in kept or (not _right(pool, kept[index], wanted[index]) and _right(pool, candidate, wanted[index])):
-            kept[index] = candidate
-    keep = {s["metadata"]["name"] for s in kept.values()}
-    writes = [Write("delete", s) for s in there if s["metadata"]["name"] not in keep]
-    changed = [i for i, s in kept.items() if not _right(pool, s, wanted[i])]
+    kept, right = _keep(pool, wanted, [s for s in ours if s["spec"]["pool"]["generation"] == generation])
+    names = {s["metadata"]["name"] for s in kept.values()}
+    writes = [Write("delete", s) for s in there if s["metadata"]["name"] not in names]
+    changed = [i for i in kept if i not in right]
     if len(kept) < len(desired) or len(changed) > 1:
         wanted = [_spec(pool, generation + 1, len(desired), devices) for devices in desired]
         changed = list(kept)
     writes += [Write("update", _rewritten(pool, kept[i], wanted[i])) for i in sorted(changed)]
     writes += [Write("create", _new(pool, i, spec)) for i, spec in enumerate(wanted) if i not in kept]
     return writes
+
+
+def _keep(
+    pool: Pool, wanted: Sequence[Mapping[str, Any]], current: Iterable[Slice]
+) -> tuple[dict[int, Slice], set[int]]:
+    """The slice that stays for each index, and the indices where it is right already."""
+    kept: dict[int, Slice] = {}
+    right: set[int] = set()
+    for candidate in current:
+        index = _index(candidate, len(wanted))
+        if index is None or index in right:
+            continue
+        if _right(pool, candidate, wanted[index]):
+            right.add(index)
+            kept[index] = candidate  # of duplicates, one that needs no write
+        else:
+            kept.setdefault(index, candidate)
+    return kept, right
 
 
 def differences(sent: Sequence[Device], stored: Sequence[Device]) -> list[str]:
@@ -138,16 +148,13 @@ def _new(pool: Pool, index: int, spec: Mapping[str, Any]) -> Slice:
     return {"metadata": {"generateName": name, "ownerReferences": pool.owner_references}, "spec": dict(spec)}
 
 
-def _canonical(value: object, key: str = "") -> object:
-    """A form in which what means the same is equal: quantities as numbers, no empty fields, no `timeAdded` of the server."""
+def _canonical(value: object, *, quantities: bool = False) -> object:
+    """A form in which what means the same is equal: no empty fields, no `timeAdded` of the server, capacities as numbers."""
     if isinstance(value, Mapping):
-        fields = {k: _canonical(v, k) for k, v in value.items() if k != "timeAdded"}
+        fields = {
+            k: _canonical(v, quantities=quantities or k == "capacity") for k, v in value.items() if k != "timeAdded"
+        }
         return {k: v for k, v in fields.items() if v not in (None, [], {})}
     if isinstance(value, list):
-        return [_canonical(item, key) for item in value]
-    if isinstance(value, str) and key in _QUANTITIES:
-        try:
-            return quantity.parse(value)
-        except ValueError:
-            return value
-    return value
+        return [_canonical(item, quantities=quantities) for item in value]
+    return quantity.parse(value) if quantities and isinstance(value, str) else value

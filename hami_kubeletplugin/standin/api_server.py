@@ -20,6 +20,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Self
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -203,7 +204,7 @@ class ApiServer:
         return web.json_response(result, status=HTTPStatus.CREATED if verb == "create" else HTTPStatus.OK)
 
     def _parse(self, request: web.Request) -> _Request | None:
-        match request.path.strip("/").split("/"):
+        match [unquote(segment) for segment in request.rel_url.raw_path.strip("/").split("/")]:
             case ["api", "v1" as version, *rest]:
                 group = ""
             case ["apis", api_group, version, *rest] if api_group == GROUP and version in self.api_versions:

@@ -40,7 +40,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
 }
 
 
-class Refusal(Exception):  # noqa: N818 - an answer of the server, not an error of ours
+class Refusal(Exception):
     """An answer that is not 2xx, as a `Status` object."""
 
     def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:

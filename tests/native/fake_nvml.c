@@ -29,6 +29,7 @@ enum {
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
     NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     UNKNOWN = 999,
     MAX_GPUS = 1024,
@@ -331,5 +332,45 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu *gpu, unsigned link, PciInfo *info)
     if (link >= gpu->link_count)
         return INVALID_ARGUMENT;
     put_bus(info, gpu->links[link]);
+    return SUCCESS;
+}
+
+/* The rest is asked by nvidia-ctk only. */
+
+int nvmlInit_v2(void)
+{
+    return nvmlInitWithFlags(0);
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu)
+{
+    for (unsigned i = 0; i < gpu_count; i++) {
+        if (strcmp(gpus[i].uuid, uuid) != 0)
+            continue;
+        BEGIN(&gpus[i]);
+        *gpu = &gpus[i];
+        return SUCCESS;
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetIndex(Gpu *gpu, unsigned *index)
+{
+    BEGIN(gpu);
+    *index = (unsigned)(gpu - gpus);
+    return SUCCESS;
+}
+
+int nvmlDeviceIsMigDeviceHandle(Gpu *gpu, unsigned *is_mig)
+{
+    BEGIN(gpu);
+    *is_mig = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Gpu *gpu, unsigned *count)
+{
+    BEGIN(gpu);
+    *count = 0;
     return SUCCESS;
 }

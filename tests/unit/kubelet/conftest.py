@@ -23,6 +23,7 @@ def short() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(short: Path) -> Settings:
+    """Directories that do not exist yet, and short intervals."""
     return Settings(
         node_name="node-1",
         registry_dir=short / "registry",
@@ -34,17 +35,19 @@ def settings(short: Path) -> Settings:
 
 @pytest.fixture
 async def claims() -> Claims:
+    """What `serve` serves."""
     return Claims()
 
 
 @pytest.fixture
 async def source() -> Source:
+    """Whose health `serve` reports."""
     return Source()
 
 
 @pytest.fixture
 async def serve(claims: Claims, source: Source) -> Serve:
-    """`async with serve(settings) as server:` runs a server for the block and stops it as SIGTERM would."""
+    """Runs a server for the time of an `async with` block, and stops it as SIGTERM would."""
 
     @contextlib.asynccontextmanager
     async def serving(settings: Settings, stop_grace: float = 5) -> AsyncIterator[KubeletServer]:

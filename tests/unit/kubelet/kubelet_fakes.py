@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
 from hami_kubeletplugin.api.errors import HamiError
-from hami_kubeletplugin.api.names import DRIVER as DRIVER
 from hami_kubeletplugin.kubelet.server import KubeletServer
 
 Serve = Callable[..., contextlib.AbstractAsyncContextManager[KubeletServer]]
 
 
 def ref(n: int) -> ClaimRef:
+    """The n-th claim."""
     return ClaimRef("default", f"claim-{n}", f"uid-{n}")
 
 
 def device(claim: ClaimRef) -> PreparedDevice:
+    """What `Claims` prepares for it."""
     return PreparedDevice(("gpu",), "node-1", "hami-gpu-0", (f"k8s.gpu.hami.io/claim=claim-{claim.uid}",), "share-1")
 
 
@@ -32,10 +33,12 @@ class Claims:
         self.finished: list[str] = []
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
+        """See ClaimService."""
         await self._work(refs)
         return {r.uid: self.errors.get(r.uid) or (device(r),) for r in refs if r.uid not in self.forgets}
 
     async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
+        """See ClaimService."""
         await self._work(refs)
         return {r.uid: self.errors.get(r.uid) for r in refs if r.uid not in self.forgets}
 
@@ -56,13 +59,16 @@ class Source:
         self._condition = asyncio.Condition()
 
     def published(self) -> tuple[tuple[str, str], ...]:
+        """See HealthSource."""
         return self._devices
 
     async def changed(self, since: Sequence[tuple[str, str]]) -> None:
+        """See HealthSource."""
         async with self._condition:
             await self._condition.wait_for(lambda: self._devices != tuple(since))
 
     async def replace(self, *devices: tuple[str, str]) -> None:
+        """Publish these instead."""
         async with self._condition:
             self._devices = devices
             self._condition.notify_all()
@@ -71,5 +77,5 @@ class Source:
 async def until(condition: Callable[[], object], within: float = 5.0) -> None:
     """Wait for a condition with a deadline."""
     async with asyncio.timeout(within):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - some conditions are files
             await asyncio.sleep(0.01)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from kubelet_fakes import DRIVER, Claims, Serve, Source, ref, until
+from kubelet_fakes import Claims, Serve, Source, ref, until
 
 from hami_kubeletplugin.api.errors import AlreadyServing, ServingError, SocketPathTooLong
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
@@ -178,4 +179,4 @@ async def test_a_long_driver_name_registers_under_its_hash(serve: Serve, setting
     async with StandinKubelet(registry) as kubelet, serve(long):
         assert (await kubelet.plugin(driver)).driver == driver
         (shown,) = registry.iterdir()
-        assert shown.name.startswith("dra-") == (len(str(registry / f"{driver}-reg.sock")) > 107)
+        assert shown.name.startswith("dra-")

@@ -1,0 +1,64 @@
+"""The driver's part of a container: which device nodes, libraries and hooks make an NVIDIA GPU work in it.
+
+Three sources, chosen by `--driver-edits`: `toolkit` (see `toolkit.py`) writes everything into our own CDI spec, `runtime` leaves
+it to the NVIDIA container runtime, `none` to whoever set up the node.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from hami_kubeletplugin.api.cdi import ContainerEdits
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEdits:
+    """What the driver needs in a container. Paths are the host's; no edit needs a CDI version above 0.5.0.
+
+    Attributes:
+        common: Once for each container, whatever GPUs it gets.
+        per_gpu: For each GPU, by UUID.
+        visible: What NVIDIA_VISIBLE_DEVICES must say: `void` keeps an NVIDIA runtime from injecting all a second time, `uuids`
+            asks it to inject the container's GPUs. The variable is never in the edits.
+        libcuda: Whether libcuda.so.1 will be in the container. Without it HAMi-core must not be preloaded: linked against
+            libcuda as it is, every program there would die.
+    """
+
+    common: ContainerEdits = field(default_factory=ContainerEdits)
+    per_gpu: Mapping[str, ContainerEdits] = field(default_factory=dict)
+    visible: Literal["void", "uuids"] = "void"
+    libcuda: bool = True
+
+
+class DriverEditsSource(Protocol):
+    """Knows the driver edits of this node's GPUs."""
+
+    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+        """The edits for these GPUs, complete: `per_gpu` has each of them, unless the source leaves GPUs to others.
+
+        Raises:
+            HardwareError: They can't be had; says what is missing and what to do.
+        """
+
+
+class NoDriverEdits:
+    """`--driver-edits=none`: simulated GPUs, or a node where something else brings the driver into every container.
+
+    That includes libcuda: HAMi-core is preloaded, and who chose this mode answers for it.
+    """
+
+    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+        """Nothing for any GPU."""
+        return DriverEdits(per_gpu={uuid: ContainerEdits() for uuid in uuids})
+
+
+class RuntimeDriverEdits:
+    """`--driver-edits=runtime`: the NVIDIA container runtime is the node's default, or the pod's runtime class.
+
+    It injects what NVIDIA_VISIBLE_DEVICES names, libcuda with it as long as the image's NVIDIA_DRIVER_CAPABILITIES include
+    `compute`, which is the default.
+    """
+
+    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+        """Nothing but the variable, which the caller sets."""
+        return DriverEdits(per_gpu={uuid: ContainerEdits() for uuid in uuids}, visible="uuids")

@@ -1,0 +1,110 @@
+"""One cluster and one daemon for all tests; each test leaves the node as it found it, and that is checked."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster import NAMESPACE, REPOSITORY, Cluster
+from e2e.daemon import Daemon
+from e2e.waiting import wait_for
+
+KEEP = os.environ.get("HAMI_E2E_KEEP") == "1"
+"""Leave the cluster up afterwards and take it as it is next time: for writing tests."""
+CLEANED = ("pods", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "events")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Nodes boot and API servers go away in here: minutes, not seconds, unless a test says otherwise."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Put the daemon's log and the cluster's view beside a failure."""
+    report = yield
+    daemon, cluster = (getattr(item, "funcargs", {}).get(name) for name in ("daemon", "cluster"))
+    if report.failed and daemon is not None:
+        report.sections.append(("log of the daemon", daemon.log_tail()))
+    if report.failed and cluster is not None:
+        for words in (("get", "pods,resourceclaims", "-o", "wide"), ("events",)):
+            try:
+                report.sections.append((f"kubectl {' '.join(words)}", cluster.kubectl(*words, "-n", NAMESPACE)))
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                report.sections.append((f"kubectl {' '.join(words)}", str(error)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The stand-in for libvgpu.so."""
+    built = REPOSITORY / "tests" / "build" / "libvgpu.so"
+    built.parent.mkdir(exist_ok=True)
+    source = REPOSITORY / "tests" / "native" / "standin_vgpu.c"
+    flags = ("-std=c11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror")
+    subprocess.run(["gcc", *flags, "-o", built, source], check=True, timeout=60)
+    return built
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[Cluster]:
+    """The cluster, up, with everything of daemonset.yaml except the DaemonSet, whose pod the daemon's process stands for."""
+    directory = Path(os.environ.get("CLUSTER_DIR", REPOSITORY / ".cluster")).resolve()
+    cluster = Cluster(os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2"), directory)
+    cluster.build()
+    try:
+        if not KEEP:
+            cluster.down()
+        cluster.up()
+        manifest = yaml.safe_load_all((REPOSITORY / "daemonset.yaml").read_text())
+        cluster.apply(*(item for item in manifest if item["kind"] != "DaemonSet"))
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        wait_for("the service account of pods", lambda: cluster.get("serviceaccount", "default"))
+        yield cluster
+    finally:
+        if not KEEP:
+            cluster.down()
+
+
+@pytest.fixture(scope="session")
+def session_daemon(session_cluster: Cluster, library: Path) -> Iterator[Daemon]:
+    """The daemon's folder and rights; `daemon` starts it."""
+    folder = session_cluster.directory / "e2e"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    token = session_cluster.node_token("hami-system", "hami-kubeletplugin")
+    daemon = Daemon(folder, library, session_cluster.kubeconfig_for(token, folder / "daemon.kubeconfig"))
+    yield daemon
+    if daemon.is_running:
+        daemon.kill()
+
+
+@pytest.fixture
+def cluster(session_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster; whatever a test put into its namespace is deleted afterwards."""
+    yield session_cluster
+    session_cluster.purge(NAMESPACE, CLEANED)
+
+
+@pytest.fixture
+def daemon(session_daemon: Daemon, cluster: Cluster) -> Iterator[Daemon]:
+    """The daemon, running and registered; after the test nothing of any claim may be left on the node."""
+    if not session_daemon.is_running:
+        session_daemon.start()
+    yield session_daemon
+    if not session_daemon.is_running:
+        session_daemon.start()
+    cluster.purge(NAMESPACE, CLEANED)
+
+    def clean() -> bool:
+        left = session_daemon.traces()
+        assert not any(left.values()), f"left on the node: {left}"
+        return True
+
+    wait_for("the node to be clean", clean, timeout=30)
