@@ -195,14 +195,14 @@ class _Reader:
                 links.remotes.add(_bus_id("nvmlDeviceGetNvLinkRemotePciInfo", info, str(self)))
         return links
 
-    def _require(self, call: str, *arguments: object) -> Any:  # noqa: ANN401 - the bindings are untyped
+    def _require(self, call: str, *arguments: object) -> Any:
         return self._nvml.require(call, self._handle, *arguments, where=str(self))
 
-    def _query(self, call: str, *arguments: object) -> Any | None:  # noqa: ANN401 - the bindings are untyped
+    def _query(self, call: str, *arguments: object) -> Any | None:
         return self._nvml.query(call, self._handle, *arguments, where=str(self))
 
 
-def _bus_id(call: str, info: Any, where: str) -> str:  # noqa: ANN401 - nvmlPciInfo_t of the bindings
+def _bus_id(call: str, info: Any, where: str) -> str:
     try:
         text = str(info.busId)
     except UnicodeDecodeError as error:

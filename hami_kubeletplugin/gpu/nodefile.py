@@ -108,7 +108,7 @@ class SimulatedNode(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand(cls, fields: Any) -> Any:  # noqa: ANN401 - not validated yet
+    def _expand(cls, fields: Any) -> Any:
         if not isinstance(fields, dict) or "profile" not in fields:
             return fields
         if "gpus" in fields:

@@ -115,7 +115,7 @@ class Nvml:
             self.require("nvmlShutdown")
         self._unload()
 
-    def require(self, call: str, *arguments: Any, where: str = THIS_NODE) -> Any:  # noqa: ANN401 - bindings are untyped
+    def require(self, call: str, *arguments: Any, where: str = THIS_NODE) -> Any:
         """The result of a call of the bindings.
 
         Args:
@@ -139,7 +139,7 @@ class Nvml:
                 call, ERROR_UNKNOWN, f"it answered with bytes that are no text: {error}", where
             ) from error
 
-    def query(self, call: str, *arguments: Any, where: str = THIS_NODE) -> Any | None:  # noqa: ANN401 - as above
+    def query(self, call: str, *arguments: Any, where: str = THIS_NODE) -> Any | None:
         """As `require`, for what not every GPU or driver can answer: None if this one can't."""
         try:
             return self.require(call, *arguments, where=where)

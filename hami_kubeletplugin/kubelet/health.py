@@ -90,6 +90,8 @@ class HealthService:
                 changed = asyncio.create_task(self._source.changed(devices))
                 try:
                     await asyncio.wait((closing, changed), timeout=self._interval, return_when=asyncio.FIRST_COMPLETED)
+                    if changed.done():
+                        changed.result()  # an error of the source ends the stream; without it, reports would never pause
                 finally:
                     changed.cancel()
         finally:

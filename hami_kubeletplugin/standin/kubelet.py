@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -103,7 +103,7 @@ class Plugin:
 
     async def watch_health(
         self, service: str = health.V1
-    ) -> AsyncIterator[dra_health_v1_pb2.NodeWatchResourcesResponse]:
+    ) -> AsyncGenerator[dra_health_v1_pb2.NodeWatchResourcesResponse]:
         """Each report of the driver, until it ends the stream."""
         stream = self._channel.unary_stream(
             f"/{service}/NodeWatchResources",
@@ -168,7 +168,8 @@ class StandinKubelet:
             TimeoutError: It did not register within that many seconds.
         """
         async with asyncio.timeout(within), self._changed:
-            found: Plugin = await self._changed.wait_for(lambda: self._find(driver))
+            while (found := self._find(driver)) is None:
+                await self._changed.wait()
             return found
 
     async def gone(self, driver: str, within: float = 10.0) -> None:

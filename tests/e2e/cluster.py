@@ -129,6 +129,23 @@ class Cluster:
         """Run a command in a container and return its output."""
         return self.kubectl("exec", pod, "-n", NAMESPACE, "-c", container, "--", *command)
 
+    def kill_container(self, container_id: str) -> None:
+        """Kill a container's first process, as the kernel's OOM killer would."""
+        self._ctr("tasks", "kill", "--signal", "SIGKILL", container_id.removeprefix("containerd://"))
+
+    def tag_image(self, image: str, tag: str) -> None:
+        """Give an image of the node another name."""
+        self._ctr("images", "tag", "--force", image, tag)
+
+    def forget_image(self, tag: str) -> None:
+        """Take a name of an image away."""
+        self._ctr("images", "rm", tag)
+
+    def _ctr(self, *words: str) -> None:
+        ctr = self.directory / "bin" / self.version / "ctr"
+        socket = self.directory / "containerd.sock"
+        subprocess.run([ctr, "-a", socket, "-n", "k8s.io", *words], check=True, capture_output=True, timeout=30)
+
     def events(self, pod: str, reason: str | None = None) -> list[str]:
         """Messages of a pod's events."""
         selector = f"involvedObject.name={pod}" + (f",reason={reason}" if reason else "")

@@ -32,7 +32,6 @@ enum {
     NOT_FOUND = 6,
     INSUFFICIENT_SIZE = 7,
     UNKNOWN = 999,
-    MAX_GPUS = 1024,
     MAX_LINKS = 36,
     MAX_RULES = 16,
     TEXT = 96
@@ -103,8 +102,11 @@ static void read_line(const char *line)
         add_rule(scope, call, code, "");
     } else if (sscanf(line, "hang %95s %511s", call, text) == 2) {
         add_rule(scope, call, -1, text);
-    } else if (strcmp(word, "gpu") == 0 && gpu_count < MAX_GPUS) {
-        gpus[gpu_count].mig = -1;
+    } else if (strcmp(word, "gpu") == 0) {
+        gpus = realloc(gpus, (gpu_count + 1) * sizeof *gpus);
+        if (!gpus)
+            abort();
+        gpus[gpu_count] = (Gpu){.mig = -1};
         gpu_count++;
     } else if (gpu && sscanf(line, "link %u %95s", &number, text) == 2 && number == gpu->link_count && number < MAX_LINKS) {
         snprintf(gpu->links[gpu->link_count++], TEXT, "%.95s", text);
@@ -119,6 +121,14 @@ static void read_line(const char *line)
     }
 }
 
+static void forget_node(void)
+{
+    free(gpus);
+    gpus = NULL;
+    gpu_count = 0;
+    rules.count = 0;
+}
+
 static int read_node(void)
 {
     char line[1024];
@@ -126,11 +136,8 @@ static int read_node(void)
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file)
         return UNKNOWN;
-    free(gpus);
-    gpus = calloc(MAX_GPUS, sizeof *gpus);
-    gpu_count = 0;
+    forget_node();
     cuda = 0;
-    rules.count = 0;
     while (fgets(line, sizeof line, file))
         read_line(line);
     fclose(file);
@@ -204,7 +211,8 @@ int nvmlInitWithFlags(unsigned flags)
 int nvmlShutdown(void)
 {
     BEGIN(NULL);
-    opened--;
+    if (--opened == 0)
+        forget_node();
     return SUCCESS;
 }
 

@@ -71,14 +71,33 @@ async def test_streams_end_cleanly_when_the_daemon_stops(serve: Serve, settings:
 
 
 async def test_a_stream_that_the_kubelet_leaves_costs_nothing_more(serve: Serve, settings: Settings) -> None:
-    """When the kubelet goes, the work for its stream ends with it."""
+    """When the kubelet goes, the work for its streams ends with it."""
+    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+        plugin = await kubelet.plugin(DRIVER)
+        before = len(asyncio.all_tasks())
+        for _ in range(10):
+            stream = plugin.watch_health()
+            await anext(stream)
+            await anext(stream)
+            await stream.aclose()
+        await until(lambda: len(asyncio.all_tasks()) <= before + 1)  # one for a look at the socket files
+
+
+async def test_a_source_that_fails_ends_the_stream(
+    serve: Serve, settings: Settings, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If nobody can say what is published, the kubelet gets an error and comes back later, instead of a flood of reports."""
+
+    async def broken(since: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(source, "changed", broken)
     async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         stream = plugin.watch_health()
         await anext(stream)
-        before = len(asyncio.all_tasks())
-        await stream.aclose()
-        await until(lambda: len(asyncio.all_tasks()) <= before - 3)  # the handler and its two waiters
+        with pytest.raises(grpc.aio.AioRpcError):
+            await anext(stream)
 
 
 def test_a_report_carries_status_and_a_message_that_the_kubelet_accepts() -> None:

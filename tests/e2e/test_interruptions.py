@@ -1,0 +1,160 @@
+"""The daemon, the kubelet, the node and the API server go away and come back."""
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster import Cluster
+from e2e.daemon import KUBELET_ROOT, Daemon
+from e2e.inside import look
+from e2e.manifests import container, pod, request, template
+from e2e.test_publish import slices
+from e2e.waiting import wait_for
+
+OUTAGE = 30
+"""Seconds that the API server is away."""
+
+
+def with_gpu(cluster: Cluster, name: str, memory: str = "1000Mi", **fields: Any) -> None:
+    """Create a pod with one GPU."""
+    cluster.apply(
+        template(f"of-{name}", request(memory=memory)),
+        pod(name, container(claims=["gpu"], **fields), templates={"gpu": f"of-{name}"}),
+    )
+
+
+def container_id(cluster: Cluster, name: str) -> str:
+    """The present container of a pod: changes when it is started again."""
+    [found] = cluster.running(name)
+    identity: str = found["status"]["containerStatuses"][0]["containerID"]
+    return identity
+
+
+def device_names(cluster: Cluster) -> list[str]:
+    """All devices that the driver publishes."""
+    return [device["name"] for found in slices(cluster) for device in found["spec"]["devices"]]
+
+
+@pytest.fixture
+def late_image(cluster: Cluster) -> Iterator[str]:
+    """The name of an image that the node does not have yet."""
+    name = "localhost/late:1"
+    cluster.forget_image(name)
+    yield name
+    cluster.forget_image(name)
+
+
+def test_killed_between_prepare_and_container_start(daemon: Daemon, cluster: Cluster, late_image: str) -> None:
+    """A container whose claim was prepared starts with its limits even if the daemon died before; the next pods work too."""
+    with_gpu(cluster, "p", image=late_image)  # prepared before its image is looked for
+    wait_for("the claim to be prepared", lambda: daemon.traces()["specs"])
+    daemon.kill()
+    cluster.tag_image("localhost/glibc:1", late_image)
+    cluster.running("p")
+    assert look(cluster, "p").limits == [(1000, 0)]
+    daemon.start()
+    with_gpu(cluster, "q", "2000Mi")
+    cluster.running("q")
+    assert look(cluster, "q").limits == [(2000, 0)]
+    cluster.delete("pod", "p")
+    wait_for("the first claim's traces to go", lambda: len(daemon.traces()["records"]) == 1)
+
+
+def test_killed_while_pods_run(daemon: Daemon, cluster: Cluster) -> None:
+    """Pods go on without the daemon; one that is deleted meanwhile waits for it and then goes."""
+    with_gpu(cluster, "stays")
+    with_gpu(cluster, "goes")
+    before = container_id(cluster, "stays")
+    cluster.running("goes")
+    daemon.kill()
+    cluster.kubectl("delete", "pod", "goes", "-n", "e2e", "--wait=false")
+    assert look(cluster, "stays").limits == [(1000, 0)]
+    daemon.start()
+    wait_for("the deleted pod to go", lambda: cluster.get("pod", "goes") is None, timeout=120)
+    wait_for("its claim's traces to go", lambda: len(daemon.traces()["records"]) == 1)
+    assert container_id(cluster, "stays") == before
+    assert look(cluster, "stays").report["cache.first"] == "0", "the region of a running container was reset"
+
+
+def test_orderly_stop(daemon: Daemon, cluster: Cluster) -> None:
+    """SIGHUP changes nothing; SIGTERM ends the daemon with status 0 within 10 s and takes its sockets away."""
+    daemon.signal(signal.SIGHUP)
+    began = time.monotonic()
+    assert daemon.stop() == 0
+    assert time.monotonic() - began < 10
+    left = [*daemon.plugin_dir.glob("*.sock"), *(KUBELET_ROOT / "plugins_registry").glob("*.sock")]
+    assert left == []
+
+
+def test_the_kubelet_is_restarted(daemon: Daemon, cluster: Cluster) -> None:
+    """After a restart of the kubelet pods go on, slices are back, and the next prepare and unprepare work."""
+    with_gpu(cluster, "p")
+    before = container_id(cluster, "p")
+    cluster.control("restart", "kubelet")
+    wait_for(
+        "the daemon to be registered again",
+        lambda: sum(entry["event"] == "registered with the kubelet" for entry in daemon.log()) >= 2,
+    )
+    wait_for("the slices", lambda: slices(cluster), timeout=90)
+    with_gpu(cluster, "q", "2000Mi")
+    cluster.running("q")
+    assert look(cluster, "q").limits == [(2000, 0)]
+    assert container_id(cluster, "p") == before
+
+
+def test_the_node_reboots(daemon: Daemon, cluster: Cluster) -> None:
+    """After a power cut, with the daemon up later than the kubelet, pods come back with their limits and a fresh cache."""
+    with_gpu(cluster, "p", "3000Mi")
+    before = container_id(cluster, "p")
+    assert look(cluster, "p").report["cache.first"] == "1"
+    cluster.control("halt")
+    assert not daemon.is_running
+    assert daemon.traces()["specs"] == []
+    daemon.boot_id_file.write_text("boot-2\n")
+    cluster.control("boot")
+    daemon.start()
+    wait_for("the pod to come back", lambda: container_id(cluster, "p") != before, timeout=120)
+    inside = look(cluster, "p")
+    assert inside.limits == [(3000, 0)]
+    assert inside.report["cache.first"] == "1", "the region of before the reboot was used again"
+
+
+def test_the_api_server_is_away_during_prepare(daemon: Daemon, cluster: Cluster) -> None:
+    """A prepare that meets an API server that is away for 30 s leads to a running pod in the end."""
+    daemon.signal(signal.SIGSTOP)
+    try:
+        with_gpu(cluster, "p")
+        # The kubelet writes its checkpoint when it has read the claim, just before it calls us.
+        checkpoint = KUBELET_ROOT / "dra_manager_state"
+        uid = wait_for(
+            "the claim", lambda: next((c["metadata"]["uid"] for c in cluster.all("resourceclaims")), None), timeout=30
+        )
+        wait_for("the kubelet to call", lambda: checkpoint.exists() and uid in checkpoint.read_text(), timeout=30)
+        cluster.control("stop", "apiserver")
+    finally:
+        daemon.signal(signal.SIGCONT)
+    time.sleep(OUTAGE)
+    cluster.control("start", "apiserver")
+    cluster.running("p", timeout=120)
+    assert look(cluster, "p").limits == [(1000, 0)]
+
+
+def test_the_api_server_is_away_during_publish(daemon: Daemon, cluster: Cluster, tmp_path: Path) -> None:
+    """A GPU that vanishes while the API server is away for 30 s is gone from the slices soon after it is back."""
+    node = tmp_path / "node.yaml"
+    node.write_text(yaml.safe_dump({"profile": "t4x4"}))
+    assert daemon.stop() == 0
+    daemon.start("--simulate", str(node), "--rescan-interval", "1")
+    wait_for("four GPUs", lambda: device_names(cluster) == [f"hami-gpu-{minor}" for minor in range(4)])
+    cluster.control("stop", "apiserver")
+    node.write_text(yaml.safe_dump({"profile": "t4x4", "absent": [2]}))
+    time.sleep(OUTAGE)
+    assert daemon.is_running
+    cluster.control("start", "apiserver")
+    wait_for("three GPUs", lambda: device_names(cluster) == ["hami-gpu-0", "hami-gpu-1", "hami-gpu-3"], timeout=60)
+    daemon.restart()
