@@ -31,7 +31,7 @@ class GpuConfig(BaseModel):
     """CUDA_TASK_PRIORITY: high 0, low 1. Default low, as in HAMi-core."""
     allow_shared_containers: bool | None = Field(None, alias="allowSharedContainers")
     """Let several containers, or pods, use one share at the same time, each with the whole limit. Default false: refused."""
-    log_level: Literal[0, 1, 2, 3, 4] | None = Field(None, alias="logLevel")
+    log_level: int | None = Field(None, alias="logLevel", ge=0, le=4)
     """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: the library's own."""
 
     def over(self, base: "GpuConfig") -> "GpuConfig":

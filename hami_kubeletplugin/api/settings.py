@@ -54,11 +54,13 @@ class Hardware(_Options):
         None, description="No hardware: a profile (a100x8, h100x8, mixed, ...) or a YAML file that stands for the node."
     )
     nvml_library: Path | None = Field(
-        None, description="libnvidia-ml.so.1 to load. Default: found by the loader, then below --driver-root."
+        None, description="libnvidia-ml.so.1 to load. Default: below --driver-root, else where the loader finds it."
     )
     driver_root: Path = Field(
-        Path("/"),
-        description="Where the NVIDIA driver is installed, e.g. /run/nvidia/driver; the same path in and out.",
+        Path("/"), description="Where the NVIDIA driver is installed, as the daemon sees it, e.g. /driver-root."
+    )
+    host_driver_root: Path | None = Field(
+        None, description="Where that is on the host, e.g. / or /run/nvidia/driver. Default: the same path."
     )
     sysfs: Path = Field(Path("/sys"), description="Where sysfs is, for PCIe roots and NUMA nodes.")
 

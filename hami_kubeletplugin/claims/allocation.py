@@ -101,6 +101,8 @@ def read_claim(claim: Json, ref: ClaimRef, *, driver: str, node: str) -> Allocat
     )
     if not shares:
         raise ClaimError(f"{ref} holds no device of driver {driver}")
+    if len({(s.request, s.subrequest, s.device, s.share_id) for s in shares}) < len(shares):
+        raise ClaimError(f"{ref}: status.allocation.devices.results has the same share twice; whoever wrote it is broken")
     return AllocatedClaim(ref, shares, _consumers(claim, ref))
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from hami_kubeletplugin.api.errors import StorageError
 
-TEMPORARY = ".tmp-"
-"""Prefix of half-written files: neither a CDI runtime nor we read them."""
+TEMPORARY = ".tmp"
+"""Suffix of half-written files. Not a prefix: CDI runtimes read every *.json, hidden ones too (CDI pkg/cdi/spec-dirs.go), and
+use none of two files that have the same device."""
 
 
 def read(path: Path) -> bytes | None:
@@ -40,9 +41,10 @@ def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> No
         mode: Permission bits.
 
     Raises:
-        StorageError: Disk full, not writable and the like; the old content is still there.
+        StorageError: Disk full, not writable and the like. The old content is still there, unless only the last step of a
+            durable write failed: having the new name on the disk.
     """
-    temporary = path.parent / f"{TEMPORARY}{path.name}"
+    temporary = path.with_name(path.name + TEMPORARY)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
@@ -76,22 +78,40 @@ def remove(path: Path) -> None:
         raise StorageError(f"{path}: can't be removed: {error.strerror}; {_remedy(error)}") from error
 
 
-def move(source: Path, target: Path) -> None:
-    """Move a file within its file system, over an older one.
+def names(directory: Path) -> list[str]:
+    """Names of what is in a directory, sorted; none if it isn't there.
 
     Raises:
-        StorageError: It is still where it was.
+        StorageError: It is there and can't be read.
     """
     try:
-        os.rename(source, target)
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
     except OSError as error:
-        raise StorageError(f"{source}: can't be moved to {target}: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{directory}: can't be read: {error.strerror}; {_remedy(error)}") from error
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there.
+
+    Raises:
+        StorageError: It can't be told.
+    """
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StorageError(f"{path}: can't be read: {error.strerror}; {_remedy(error)}") from error
+    return True
 
 
 def remove_temporaries(directory: Path, *, of: str = "") -> None:
     """Remove what a killed process left half-written of files with a prefix. Called at the start, under the lock."""
-    for path in directory.glob(f"{TEMPORARY}{of}*"):
-        remove(path)
+    for name in names(directory):
+        if name.startswith(of) and name.endswith(TEMPORARY):
+            remove(directory / name)
 
 
 def make_directory(path: Path) -> None:

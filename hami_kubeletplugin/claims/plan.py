@@ -69,6 +69,7 @@ def plan(
     Raises:
         ClaimError: No plan keeps the limits; the message names containers or devices.
     """
+    _refuse_strangers(claim, pods)
     known = {c.ref.name: c for c in (*neighbours, claim)}
     viewers_of: dict[tuple[Held, ...], list[Viewer]] = defaultdict(list)
     for pod in pods:
@@ -109,6 +110,16 @@ def _view(container: Container, known: Mapping[str, AllocatedClaim]) -> tuple[He
     return tuple(sorted(held, key=lambda h: h.key))
 
 
+def _refuse_strangers(claim: AllocatedClaim, pods: Sequence[Pod]) -> None:
+    """Who sees which GPU is unknown if the pod gets the claim in a way that we don't know."""
+    for pod in pods:
+        if claim.ref.name not in pod.claim_names:
+            raise ClaimError(
+                f"{claim.ref} is reserved for {pod.ref}, which names it neither in spec.resourceClaims nor in its status; "
+                "limits are numbered per container, so name the claim there"
+            )
+
+
 def _refuse_overlapping_views(viewers_of: Mapping[tuple[Held, ...], Sequence[Viewer]]) -> None:
     """A share in two different views would need two numberings in one CDI device."""
     for (view, viewers), (other, others) in combinations(viewers_of.items(), 2):
@@ -124,18 +135,19 @@ def _refuse_overlapping_views(viewers_of: Mapping[tuple[Held, ...], Sequence[Vie
 def _use(view: tuple[Held, ...], viewers: Sequence[Viewer], gpus: Mapping[str, Gpu]) -> Use:
     shares = [held.share for held in view]
     _refuse_foreign_sharing(view, viewers)
+    admin = all(share.admin for share in shares)
+    if not admin and any(share.admin for share in shares):
+        raise ClaimError(
+            f"container {_list(viewers)} uses GPUs with and without adminAccess; HAMi-core limits all GPUs of a container "
+            "or none, so use two containers"
+        )
+    shareable = all(share.config.allow_shared_containers for share in shares)
     concurrent = next(((a, b) for a, b in combinations(viewers, 2) if a.overlaps(b)), None)
-    if concurrent and not all(share.config.allow_shared_containers for share in shares):
+    if concurrent and not shareable and not admin:
         requests = ", ".join(sorted({share.request for share in shares}))
         raise ClaimError(
             f"containers {concurrent[0]} and {concurrent[1]} would both get the whole limit of request {requests}; "
             "give each its own request, or set allowSharedContainers: true in a GpuConfig to accept that"
-        )
-    admin = {share.admin for share in shares}
-    if len(admin) > 1:
-        raise ClaimError(
-            f"container {_list(viewers)} uses GPUs with and without adminAccess; HAMi-core limits all GPUs of a container "
-            "or none, so use two containers"
         )
     limits = _limits(shares, gpus)
     if len(limits) > MAX_GPUS_PER_CONTAINER:
@@ -146,11 +158,12 @@ def _use(view: tuple[Held, ...], viewers: Sequence[Viewer], gpus: Mapping[str, G
     return Use(
         containers=tuple(sorted(map(str, viewers))),
         gpus=limits,
-        admin=admin == {True},
+        admin=admin,
         core_policy=_agreed("corePolicy", ((r, c.core_policy) for r, c in configs), viewers),
         priority=_agreed("priority", ((r, c.priority) for r, c in configs), viewers),
         log_level=_agreed("logLevel", ((r, c.log_level) for r, c in configs), viewers),
-        cache="none" if admin == {True} else "private" if len(viewers) > 1 else "directory",
+        # Pods that come later to a claim that may be shared are not told to us: the kubelet holds it for prepared.
+        cache="none" if admin else "private" if shareable or len(viewers) > 1 else "directory",
         owner=min(held.claim.ref.uid for held in view),
     )
 

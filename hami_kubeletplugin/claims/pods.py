@@ -40,16 +40,19 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod as far as claims go."""
+    """A pod as far as claims go.
+
+    Attributes:
+        ref: The pod.
+        finished: It has ended for good.
+        claim_names: Names of all its ResourceClaims, used by a container or not.
+        containers: Init containers in order, then the others.
+    """
 
     ref: PodRef
     finished: bool
+    claim_names: frozenset[str]
     containers: tuple[Container, ...]
-
-    @property
-    def claim_names(self) -> frozenset[str]:
-        """Names of the ResourceClaims that any container uses."""
-        return frozenset(name for container in self.containers for name, _ in container.claims)
 
 
 def read_pod(pod: Mapping[str, Any]) -> Pod:
@@ -72,7 +75,8 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
         Container(c["name"], "app", len(inits), _claims(c, claim_of, extended)) for c in spec.get("containers") or []
     ]
     ref = PodRef(meta["namespace"], meta["name"], meta["uid"])
-    return Pod(ref, status.get("phase") in ("Succeeded", "Failed"), tuple(containers))
+    names = frozenset(name for name in (*claim_of.values(), extended.get("resourceClaimName")) if name)
+    return Pod(ref, status.get("phase") in ("Succeeded", "Failed"), names, tuple(containers))
 
 
 def _claims(

@@ -35,8 +35,8 @@ class Use(_Stored):
         admin: Admin access: devices visible, no limit.
         core_policy, priority, log_level: From the GpuConfigs; None = default.
         cache: `directory`: one on the host, made for this use alone. `private`: a tmpfs of each container, for uses that
-            several containers have, since they must not share a region file (HAMi-core tells processes apart by pid).
-            `none`: nothing is limited.
+            several containers have or may come to have, since they must not share a region file (HAMi-core tells processes
+            apart by pid). `none`: nothing is limited.
         owner: UID of the claim whose device carries the cache, when a container uses several claims.
     """
 
@@ -123,4 +123,4 @@ class Prepared(_Stored):
         """
         if former.boot_id != self.boot_id or not {p.uid for p in former.pods} & {p.uid for p in self.pods}:
             return True
-        return {use.gpus for use in former.uses} != {use.gpus for use in self.uses}
+        return [use.gpus for use in former.uses] != [use.gpus for use in self.uses]

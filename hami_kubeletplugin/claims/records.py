@@ -15,7 +15,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew
+from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew, StorageError
 from hami_kubeletplugin.claims import files
 from hami_kubeletplugin.claims.prepared import Prepared
 
@@ -32,6 +32,20 @@ def checked_uid(uid: str) -> str:
     if not _UID.fullmatch(uid):
         raise ClaimError(f"claim UID {uid!r} is not a UID")
     return uid
+
+
+def named_uids(directory: Path, prefix: str = "") -> list[str]:
+    """The UIDs in the names `<prefix><uid>.json` of a directory, sorted. Other files there are not ours.
+
+    Raises:
+        StorageError: The directory can't be read.
+    """
+    return [
+        name.removeprefix(prefix).removesuffix(".json")
+        for name in files.names(directory)
+        if name.startswith(prefix) and name.endswith(".json")
+        if _UID.fullmatch(name.removeprefix(prefix).removesuffix(".json"))
+    ]
 
 
 def encode(prepared: Prepared) -> bytes:
@@ -93,7 +107,11 @@ class Records:
 
     def uids(self) -> list[str]:
         """UIDs of all claims that have a record, damaged or not."""
-        return sorted(path.stem for path in self._directory.glob("*.json"))
+        return named_uids(self._directory)
+
+    def exists(self, uid: str) -> bool:
+        """Whether a claim has a record, damaged or not."""
+        return files.exists(self.path(uid))
 
     def load(self, uid: str) -> Prepared | None:
         """A claim's record, or None if it has none.
@@ -110,12 +128,12 @@ class Records:
             raise RecordDamaged(f"{path}: record is damaged: it is of claim UID {prepared.uid}")
         return prepared
 
-    def all(self) -> Iterator[Prepared | RecordDamaged | RecordTooNew]:
+    def all(self) -> Iterator[Prepared | StorageError]:
         """Every record, or why it can't be used."""
         for uid in self.uids():
             try:
                 prepared = self.load(uid)
-            except (RecordDamaged, RecordTooNew) as error:
+            except StorageError as error:
                 yield error
             else:
                 if prepared is not None:
@@ -138,16 +156,18 @@ class Records:
         files.remove(self.path(uid))
 
     def set_aside(self, uid: str) -> Path:
-        """Move a damaged record out of the way, for people to look at; the newest one of each claim is kept.
+        """Copy a damaged record, for people to look at; the newest one of each claim is kept.
+
+        A copy, so that the claim is never without a record: a good one replaces the damaged one at once.
 
         Returns:
-            Where it is now.
+            Where the copy is.
 
         Raises:
-            StorageError: It could not be moved.
+            StorageError: It could not be made.
         """
         aside = self._directory / "damaged"
         files.make_directory(aside)
         target = aside / f"{checked_uid(uid)}.json"
-        files.move(self.path(uid), target)
+        files.write(target, files.read(self.path(uid)) or b"", durable=False)
         return target

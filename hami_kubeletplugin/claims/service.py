@@ -70,14 +70,23 @@ class Claims:
         """Unprepare claims; see `ClaimService.unprepare`."""
         return await self._each(refs, self._unprepare, "unprepare")
 
-    async def restore(self, prepared: Prepared) -> None:
-        """Make what a record tells of be there again, after a reboot, a kill or a deletion by somebody.
+    async def restore(self, uid: str) -> bool:
+        """Make what a claim's record tells of be there again, after a reboot, a kill or a deletion by somebody.
+
+        The record is read under the claim's lock, or a claim that is being unprepared would come back.
+
+        Returns:
+            Whether there is a record.
 
         Raises:
-            HamiError: It can't be made; the record stays.
+            RecordDamaged: The record can't be read.
+            HamiError: What it tells of can't be made; the record stays.
         """
-        async with self._locks.hold(prepared.uid):
-            await self._put(prepared.model_copy(update={"boot_id": self._boot_id}))
+        async with self._locks.hold(uid):
+            prepared = await asyncio.to_thread(self._state.load, uid)
+            if prepared is not None:
+                await self._put(prepared.model_copy(update={"boot_id": self._boot_id}))
+        return prepared is not None
 
     async def drain(self) -> None:
         """Wait until no work on files is under way any more."""
@@ -86,22 +95,33 @@ class Claims:
 
     async def _prepare(self, ref: ClaimRef, reader: Reader) -> tuple[PreparedDevice, ...]:
         started = time.perf_counter()
+        prepared, neighbours = await self._plan_and_put(ref, reader)
+        for other in neighbours:
+            # The kubelet doesn't ask again for a claim that it holds for prepared, but that may have been planned when no
+            # container used it together with this one.
+            if await asyncio.to_thread(self._state.knows, other.uid):
+                await self._plan_and_put(other, reader)
+        milliseconds = round((time.perf_counter() - started) * 1000, 2)
+        log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
+        return prepared.devices(cdi_kind(self._driver))
+
+    async def _plan_and_put(self, ref: ClaimRef, reader: Reader) -> tuple[Prepared, list[ClaimRef]]:
+        """Bring the node's files in line with what the API server says; returns the plan and the claims beside this one."""
         checked_uid(ref.uid)
         async with self._locks.hold(ref.uid):
             claim = await reader.claim(ref)
             pods = await reader.pods(claim)
+            neighbours = await reader.neighbours(claim, pods)
             prepared = plan(
                 claim,
                 pods=pods,
-                neighbours=await reader.neighbours(claim, pods),
+                neighbours=neighbours,
                 gpus=(await self._inventory()).by_device_name(),
                 boot_id=self._boot_id,
                 driver=self._driver,
             )
             await self._put(prepared)
-        milliseconds = round((time.perf_counter() - started) * 1000, 2)
-        log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
-        return prepared.devices(cdi_kind(self._driver))
+        return prepared, [other.ref for other in neighbours]
 
     async def _unprepare(self, ref: ClaimRef) -> None:
         checked_uid(ref.uid)
@@ -123,10 +143,10 @@ class Claims:
             with bound_contextvars(claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid):
                 return await work(ref)
 
-        tasks = {ref: asyncio.create_task(named(ref)) for ref in refs}
+        tasks = {ref: asyncio.create_task(named(ref)) for ref in dict.fromkeys(refs)}
         for task in tasks.values():  # one that is given up may still wait for its thread
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(self._done)
         try:
             if tasks:
                 await asyncio.wait(tasks.values(), timeout=self._timeout)
@@ -134,6 +154,11 @@ class Claims:
             for task in tasks.values():
                 task.cancel()
         return {ref.uid: self._answer(ref, task, verb) for ref, task in tasks.items()}
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody asks for it when the call itself was given up
 
     def _answer(self, ref: ClaimRef, task: "asyncio.Task[T]", verb: str) -> T | HamiError:
         error: HamiError
@@ -159,7 +184,9 @@ async def _to_the_end(thread: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
         if not task.cancelled() and (error := task.exception()):
             log.warning("failed after it had been given up", error=str(error))
         raise

@@ -7,7 +7,7 @@ from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.names import cdi_kind
 from hami_kubeletplugin.claims import files
-from hami_kubeletplugin.claims.records import checked_uid
+from hami_kubeletplugin.claims.records import checked_uid, named_uids
 from hami_kubeletplugin.claims.spec import CLAIM_VARIABLE
 
 
@@ -38,7 +38,11 @@ class SpecFiles:
 
     def uids(self) -> list[str]:
         """UIDs of all claims that have a spec of ours."""
-        return sorted(path.stem.removeprefix(self._prefix) for path in self._directory.glob(f"{self._prefix}*.json"))
+        return named_uids(self._directory, self._prefix)
+
+    def exists(self, uid: str) -> bool:
+        """Whether a claim has a spec."""
+        return files.exists(self.path(uid))
 
     def save(self, uid: str, spec: Spec) -> bool:
         """Write a claim's spec, unless the file says just that already.
@@ -67,7 +71,11 @@ class SpecFiles:
         files.remove(self.path(uid))
 
     def claim(self, uid: str) -> ClaimRef | None:
-        """The claim that a spec was made for, for when its record is lost; None if it doesn't say."""
+        """The claim that a spec was made for, for when its record is lost; None if it doesn't say.
+
+        Raises:
+            StorageError: The spec is there and can't be read.
+        """
         content = files.read(self.path(uid))
         try:
             spec = json.loads(content or b"{}")

@@ -1,14 +1,14 @@
 """What a prepared claim leaves on the node: record, cache directories, CDI spec. Blocking: called in threads.
 
-Order makes a crash harmless at any point. Preparing: record first (durable), then what can be made from it; so nothing
-exists that no record tells of. Unprepare: record last. Every path follows from the claim's UID alone, so unprepare works
-without a record too.
+Order makes a crash harmless at any point. Preparing: what an outdated record tells of goes first, then the record is written
+(durable), then what can be made from it; so nothing exists that no record tells of, and no record tells of more than can be
+made from it. Unprepare: record last. Every path follows from the claim's UID alone, so unprepare works without a record too.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
+from hami_kubeletplugin.api.errors import ClaimError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.spec import render
@@ -46,20 +46,37 @@ class NodeState:
         Raises:
             ClaimError, StorageError: The state is what it was before.
         """
+        uid = prepared.uid
         spec = render(prepared, gpus=gpus, edits=edits, installed=self._host.check(), hami_dir=self._hami_dir)
-        new = not self._records.path(prepared.uid).exists()
-        former = self._former(prepared.uid)
-        if former != prepared:
-            self._records.save(prepared)
+        former = self._former(uid)
+        if former is not None:
+            _refuse_other_gpus(prepared, former)
+        has_spec = self._specs.exists(uid)
+        new = not has_spec and not self._records.exists(uid)
+        # Without a good record, a spec is what tells that a container may be running: a reboot empties its directory.
+        fresh = prepared.needs_fresh_caches(former) if former is not None else not has_spec
         try:
-            if former is not None and prepared.needs_fresh_caches(former):
-                remove_caches(self._hami_dir, prepared.uid)
-            for use in prepared.cache_uses():
-                create_cache(self._hami_dir, prepared.uid, use)
-            self._specs.save(prepared.uid, spec)
+            if fresh:
+                remove_caches(self._hami_dir, uid)
+            if former != prepared:
+                self._records.save(prepared)
+            self._create_caches(prepared)
+            self._specs.save(uid, spec)
         except HamiError:
             self._undo(prepared, former, new=new)
             raise
+
+    def load(self, uid: str) -> Prepared | None:
+        """A claim's record, or None if it has none.
+
+        Raises:
+            RecordDamaged, RecordTooNew, StorageError: It can't be used; it is left as it is.
+        """
+        return self._records.load(uid)
+
+    def knows(self, uid: str) -> bool:
+        """Whether a claim has a record, damaged or not."""
+        return self._records.exists(uid)
 
     def take_away(self, uid: str) -> None:
         """Remove everything of a claim. Fine if nothing is there.
@@ -79,12 +96,29 @@ class NodeState:
             log.warning("claim record is damaged and made anew", claim_uid=uid, error=str(error), kept_at=str(aside))
             return None
 
+    def _create_caches(self, prepared: Prepared) -> None:
+        for use in prepared.cache_uses():
+            create_cache(self._hami_dir, prepared.uid, use)
+
     def _undo(self, prepared: Prepared, former: Prepared | None, *, new: bool) -> None:
         try:
             if new:
                 self.take_away(prepared.uid)
-            elif former not in (None, prepared):
+            elif former is not None and former != prepared:
                 self._records.save(former)
+                self._create_caches(former)
         except HamiError as error:
             # The record stays, so unprepare or the next prepare finds it.
             log.warning("could not undo a failed prepare", claim_uid=prepared.uid, error=str(error))
+
+
+def _refuse_other_gpus(prepared: Prepared, former: Prepared) -> None:
+    """Devices are named by minors, which a driver gives out anew when it is loaded: a name may come to mean another GPU."""
+    was = {(share.device, share.share_id): share.uuid for share in former.shares}
+    for share in prepared.shares:
+        uuid = was.get((share.device, share.share_id), share.uuid)
+        if uuid != share.uuid:
+            raise ClaimError(
+                f"{prepared.ref}: device {share.device} was GPU {uuid} when it was allocated and is GPU {share.uuid} now; "
+                "delete the pod so that a GPU is allocated anew"
+            )

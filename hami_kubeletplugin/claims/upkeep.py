@@ -4,7 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 from hami_kubeletplugin.api.claim import ClaimRef
-from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, HamiError, RecordDamaged
+from hami_kubeletplugin.api.errors import (
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    HamiError,
+    RecordDamaged,
+    StorageError,
+)
 from hami_kubeletplugin.claims.allocation import has_devices_of
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import ClaimApi
@@ -57,72 +64,80 @@ class Upkeep:
             try:
                 async with asyncio.timeout(interval):
                     await self._woken.wait()
-                self._woken.clear()
-                await self.repair()
             except TimeoutError:
                 await self.clean_up()
-                await self.repair()
+            self._woken.clear()
+            await self.repair()
 
     async def repair(self) -> None:
-        """Have every recorded claim's files as they must be; make a lost record anew from its CDI spec and the API."""
-        recorded = set()
-        for uid in await asyncio.to_thread(self._records.uids):
-            recorded.add(uid)
-            await self._repair(uid)
-        for uid in set(await asyncio.to_thread(self._specs.uids)) - recorded:
-            await self._make_anew(uid)
+        """Have every claim's files as its record says; make a lost record anew from its CDI spec and the API server."""
+        try:
+            uids = await asyncio.to_thread(lambda: {*self._records.uids(), *self._specs.uids()})
+        except StorageError as error:
+            log.warning("prepared claims can't be looked after now", error=str(error))
+            return
+        self._reported = {uid: reason for uid, reason in self._reported.items() if uid in uids}
+        for uid in sorted(uids):
+            try:
+                if await self._restore(uid) or await self._make_anew(uid):
+                    self._reported.pop(uid, None)
+            except HamiError as error:
+                self._report(uid, error)
 
     async def clean_up(self) -> None:
         """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace."""
         now = self._clock()
-        stale = [ref for ref in await self._refs() if not await self._is_ours(ref)]
+        try:
+            stale = [ref for ref in await asyncio.to_thread(self._refs) if not await self._is_ours(ref)]
+        except (ApiUnavailable, StorageError) as error:
+            log.warning("can't look for stale claims now", error=str(error))
+            return
         self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
         for ref in stale:
             if now - self._stale_since[ref.uid] >= self._grace:
                 log.info("unpreparing a stale claim", claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid)
                 await self._claims.unprepare([ref])
 
-    async def _refs(self) -> list[ClaimRef]:
+    def _refs(self) -> list[ClaimRef]:
         """Every claim that has something on this node and whose name is known, from its record or else its spec."""
-
-        def look() -> list[ClaimRef]:
-            refs = {found.uid: found.ref for found in self._records.all() if isinstance(found, Prepared)}
-            lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in refs)
-            return [*refs.values(), *(ref for ref in lost if ref)]
-
-        return await asyncio.to_thread(look)
+        refs = {found.uid: found.ref for found in self._records.all() if isinstance(found, Prepared)}
+        lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in refs)
+        return [*refs.values(), *(ref for ref in lost if ref)]
 
     async def _is_ours(self, ref: ClaimRef) -> bool:
-        """Whether the claim still is allocated to this driver. In doubt it is."""
+        """Whether the claim still is allocated to this driver. In doubt it is.
+
+        Raises:
+            ApiUnavailable: There is no use in asking for other claims either.
+        """
         try:
             claim = await self._api.get_claim(ref.namespace, ref.name)
         except ApiNotFound:
             return False
+        except ApiUnavailable:
+            raise
         except ApiError as error:
-            self._report(ref.uid, error)
+            log.warning("can't tell whether a claim is stale", claim=str(ref), claim_uid=ref.uid, error=str(error))
             return True
         return claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
 
-    async def _repair(self, uid: str) -> None:
+    async def _restore(self, uid: str) -> bool:
+        """Whether the claim has a good record and all that it tells of."""
         try:
-            prepared = await asyncio.to_thread(self._records.load, uid)
-            if prepared is not None:
-                await self._claims.restore(prepared)
-            self._reported.pop(uid, None)
+            return await self._claims.restore(uid)
         except RecordDamaged as error:
             self._report(uid, error)
-            await self._make_anew(uid)
-        except HamiError as error:
-            self._report(uid, error)
+            return False
 
-    async def _make_anew(self, uid: str) -> None:
-        """Preparing sets a damaged record aside; the kubelet won't ask again for a pod that runs."""
+    async def _make_anew(self, uid: str) -> bool:
+        """Whether a lost or damaged record could be made anew: the kubelet won't ask again for a pod that runs."""
         ref = await asyncio.to_thread(self._specs.claim, uid)
         if ref is None:
-            return
+            return False
         answer = (await self._claims.prepare([ref]))[uid]
         if isinstance(answer, HamiError):
-            self._report(uid, answer)
+            raise answer
+        return True
 
     def _report(self, uid: str, error: HamiError) -> None:
         """Once per claim and reason."""

@@ -17,7 +17,7 @@ from hami_kubeletplugin.api.errors import NvmlCallFailed
 from hami_kubeletplugin.gpu import nvml as codes
 from hami_kubeletplugin.gpu import pci
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
-from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml
+from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml, library_below
 from hami_kubeletplugin.observe.log import get_logger
 
 TIME_LIMIT: Final = 30.0
@@ -48,15 +48,23 @@ class _Links:
 class NvmlSource:
     """The GPUs that NVML finds on this node; a `GpuSource`."""
 
-    def __init__(self, library: Path | None = None, sysfs: Path = Path("/sys"), time_limit: float = TIME_LIMIT) -> None:
+    def __init__(
+        self,
+        library: Path | None = None,
+        sysfs: Path = Path("/sys"),
+        time_limit: float = TIME_LIMIT,
+        driver_root: Path = Path("/"),
+    ) -> None:
         """Prepare to look; nothing is loaded yet.
 
         Args:
-            library: Path of libnvidia-ml.so.1; None for the one that the dynamic linker finds.
+            library: Path of libnvidia-ml.so.1; None for the one below the driver root, else what the dynamic linker finds.
+            driver_root: Where the driver is installed, if not where the linker looks.
             sysfs: Where sysfs is mounted.
             time_limit: Seconds for one look.
         """
         self._library, self._sysfs, self._time_limit = library, sysfs, time_limit
+        self._driver_root = driver_root
         self._turn = asyncio.Lock()
         self._session = Nvml(library)
         self._looking: Future[tuple[Inventory, list[Remark]]] | None = None
@@ -74,7 +82,7 @@ class NvmlSource:
                 if self._looking is not None:
                     # A look that was given up may still hang in the driver. Never pile a second one on top of it.
                     await asyncio.gather(asyncio.wrap_future(self._looking), return_exceptions=True)
-                self._session = Nvml(self._library)
+                self._session = Nvml(self._library or library_below(self._driver_root))
                 self._looking = _in_own_thread(self._look)
                 inventory, remarks = await asyncio.wrap_future(self._looking)
         except TimeoutError:

@@ -15,6 +15,8 @@ from hami_kubeletplugin.api.cdi import ContainerEdits
 class DriverEdits:
     """What the driver needs in a container. Paths are the host's; no edit needs a CDI version above 0.5.0.
 
+    Shared between claims: copy, don't change.
+
     Attributes:
         common: Once for each container, whatever GPUs it gets.
         per_gpu: For each GPU, by UUID.

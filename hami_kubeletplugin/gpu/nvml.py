@@ -77,6 +77,17 @@ ARCHITECTURES: Final = {
 _bindings_in_use = threading.Lock()  # The loaded library is a global of `pynvml`: one session per process at a time.
 
 
+_LIBRARY_DIRS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib", "lib64")
+
+
+def library_below(driver_root: Path) -> Path | None:
+    """The NVML library of a driver that is installed below another root, e.g. by a driver container; None if not there."""
+    if driver_root == Path("/"):
+        return None
+    candidates = (driver_root / directory / LIBRARY for directory in _LIBRARY_DIRS)
+    return next((path for path in candidates if path.exists()), None)
+
+
 class Nvml:
     """An NVML session: a context manager, used by one thread.
 

@@ -16,7 +16,7 @@ def source_for(settings: Settings) -> GpuSource:
     """
     if settings.simulate is not None:
         return SimulatedSource(settings.simulate, settings.node_name)
-    return NvmlSource(settings.nvml_library, settings.sysfs)
+    return NvmlSource(settings.nvml_library, settings.sysfs, driver_root=settings.driver_root)
 
 
 def driver_edits_for(settings: Settings) -> DriverEditsSource:
@@ -28,5 +28,8 @@ def driver_edits_for(settings: Settings) -> DriverEditsSource:
             return RuntimeDriverEdits()
         case "toolkit":
             return ToolkitDriverEdits(
-                toolkit=settings.nvidia_ctk, hook=settings.nvidia_cdi_hook, driver_root=settings.driver_root
+                toolkit=settings.nvidia_ctk,
+                hook=settings.nvidia_cdi_hook,
+                driver_root=settings.driver_root,
+                host_driver_root=settings.host_driver_root,
             )

@@ -99,16 +99,9 @@ class ToolkitDriverEdits:
         result = self._result
         if result is None or not await asyncio.to_thread(self._serves, result, uuids):
             try:
-                result = await self._shared_run()
+                result = await self._kept(await self._shared_run(), uuids)
             except _Failed:
                 result = await self._run_for(uuids)
-            lacking = await asyncio.to_thread(self._lacking, result, uuids)
-            if lacking:
-                raise HardwareError(
-                    f"the driver below {self._root} is not complete: {', '.join(lacking)} is missing. "
-                    "Check --driver-root and that the driver is loaded (nvidia-smi; nvidia-modprobe -u -c 0 makes device nodes)"
-                )
-            self._result = result
         spec = result.spec.moved(str(self._root), str(self._host_root))
         return DriverEdits(common=spec.common, per_gpu={uuid: spec.per_gpu[uuid] for uuid in uuids})
 
@@ -132,8 +125,19 @@ class ToolkitDriverEdits:
         async with self._one_by_one:
             result = self._result
             if result is None or not await asyncio.to_thread(self._serves, result, uuids):
-                result = (await self._generate(sorted(uuids))).with_gpus_of(result)
+                result = await self._kept((await self._generate(sorted(uuids))).with_gpus_of(result), uuids)
             return result
+
+    async def _kept(self, result: _Result, uuids: Collection[str]) -> _Result:
+        """The result, for later calls too, if it is complete for these GPUs."""
+        lacking = await asyncio.to_thread(self._lacking, result, uuids)
+        if lacking:
+            raise HardwareError(
+                f"the driver below {self._root} is not complete: {', '.join(lacking)} is missing. "
+                "Check --driver-root and that the driver is loaded (nvidia-smi; nvidia-modprobe -u -c 0 makes device nodes)"
+            )
+        self._result = result
+        return result
 
     async def _generate(self, uuids: Collection[str]) -> _Result:
         toolkit = await asyncio.to_thread(shutil.which, self._toolkit)

@@ -1,1 +1,12 @@
-"""The kubelet's side: registration, DRA v1 and v1beta1, health v1 and v1alpha1, reflection, sockets."""
+"""The kubelet's side. Other rooms come in through `server.KubeletServer` and `sockets.driver_lock`.
+
+    server        binds, keeps and removes the sockets
+    registration  GetInfo, NotifyRegistrationStatus
+    dra           NodePrepareResources, NodeUnprepareResources
+    health        NodeWatchResources
+    listener      one gRPC server on one socket file, with reflection and the standard health service
+    sockets       paths, socket files, the driver's lock
+    wire          generated messages
+
+Contract: k8s.io/kubelet pkg/apis/{pluginregistration,dra,dra-health}.
+"""

@@ -63,7 +63,7 @@ def nvlink_groups(gpus: Sequence[Gpu]) -> dict[str, str]:
 
 
 def semver(version: str) -> str | None:
-    """A version as strict semver, or None if it does not start with a number: `550.54.05` is `550.54.5`, `535.104` is `535.104.0`.
+    """A version as strict semver: `550.54.05` is `550.54.5`, `535.104` is `535.104.0`; None if it starts with no number.
 
     The API server refuses a whole slice for one version that is not semver.
     """

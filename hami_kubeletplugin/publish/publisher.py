@@ -195,7 +195,7 @@ class Publisher:
         parts = [] if offered is None else split(offered)
         if parts and self._owner is None:
             self._owner = await self._node_uid()
-        desired = [self._accepted[i][1] if self._accepted.get(i, ([],))[0] == p else p for i, p in enumerate(parts)]
+        desired = [self._as_accepted(index, part) for index, part in enumerate(parts)]
         writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.values())
         for write in writes:
             await self._write(write)
@@ -208,6 +208,11 @@ class Publisher:
         if parts:
             self.first_published.set()
         return len(writes)
+
+    def _as_accepted(self, index: int, sent: list[Device]) -> list[Device]:
+        """What the server made of these devices last time, if it dropped something."""
+        before, accepted = self._accepted.get(index, (None, sent))
+        return accepted if before == sent else sent
 
     async def _write(self, write: Write) -> None:
         if write.verb == "delete":

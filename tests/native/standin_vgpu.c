@@ -117,9 +117,13 @@ __attribute__((constructor)) static void report(void) {
     show("policy", "GPU_CORE_UTILIZATION_POLICY", "");
     show("priority", "CUDA_TASK_PRIORITY", "1");
     show("log_level", "LIBCUDA_LOG_LEVEL", "2");
-    int lock = open(LOCK_PATH, O_RDWR | O_CREAT, 0666);
-    printf("lock=%d\n", lock >= 0);
-    if (lock >= 0) close(lock);
+    /* Releases up to 2.8.0 try this until it works: whoever made the file has the lock (utils.c:15). */
+    int lock = open(LOCK_PATH, O_RDWR | O_CREAT | O_EXCL, 0666);
+    printf("lock=%d\n", lock >= 0 || errno == EEXIST);
+    if (lock >= 0) {
+        unlink(LOCK_PATH);
+        close(lock);
+    }
     join_region(memory, cores);
     fflush(stdout);
 }

@@ -76,7 +76,9 @@ async def test_objects_are_found_by_name(server: ApiServer, client: KubeClient) 
 
 async def test_missing_claim_costs_one_request(server: ApiServer, client: KubeClient) -> None:
     """A claim that is not there is ApiNotFound after one request: no other API version is tried for it."""
-    with pytest.raises(ApiNotFound, match=r"get resourceclaims.resource.k8s.io default/gone failed: .* not found \(404\)"):
+    with pytest.raises(
+        ApiNotFound, match=r"get resourceclaims.resource.k8s.io default/gone failed: .* not found \(404\)"
+    ):
         await client.get_claim("default", "gone")
     assert server.requests["get", "resourceclaims"] == 1
 
@@ -105,7 +107,7 @@ async def test_status_codes_become_errors(
 ) -> None:
     """Each status has its error; the message has verb, resource, name, and the server's own words."""
     server.fail(status, message="boom", headers={"Retry-After": "7"})
-    with pytest.raises(error, match="get resourceclaims.resource.k8s.io default/c1 failed: boom") as caught:
+    with pytest.raises(error, match=r"get resourceclaims\.resource\.k8s\.io default/c1 failed: boom") as caught:
         await client.get_claim("default", "c1")
     assert says in str(caught.value)
     if isinstance(caught.value, ApiUnavailable):
@@ -208,9 +210,7 @@ async def test_slices_look_the_same_in_every_version(server: ApiServer, client: 
 
 
 async def test_upgrade_of_the_server(server: ApiServer, client: KubeClient) -> None:
-    """A version that is no longer served is replaced by the next that is, without an error; a new one is used when
-    /version changes.
-    """
+    """A version that is no longer served is replaced without an error, and a new one used when /version changes."""
     server.version, server.api_versions = (1, 35), ("v1beta1",)
     await client.server_version()
     await client.create_slice(new_slice())

@@ -57,7 +57,9 @@ INSECURE = ({"insecure-skip-tls-verify": True}, DATA[1])
 
 
 @pytest.mark.parametrize(("cluster", "user"), [FILES, DATA, INSECURE], ids=["files", "data", "insecure"])
-async def test_client_certificate_and_server_name(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any]) -> None:
+async def test_client_certificate_and_server_name(
+    tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any]
+) -> None:
     """A kubeconfig with certificates, as files or inline, reaches a server that asks for them."""
     async with ApiServer(tls=mutual_tls()) as server:
         access = from_kubeconfig(write(tmp_path, {**cluster, "server": server.url}, user))
@@ -78,7 +80,7 @@ async def test_server_with_another_name_is_not_trusted(tmp_path: Path) -> None:
 def test_token_and_relative_token_file(tmp_path: Path) -> None:
     """A token is taken as it is; a relative tokenFile starts at the kubeconfig's directory."""
     cluster = {"server": "http://api.test:8080/"}
-    assert load(write(tmp_path, cluster, {"token": "t"})) == Access("http://api.test:8080", token="t")  # noqa: S106
+    assert load(write(tmp_path, cluster, {"token": "t"})) == Access("http://api.test:8080", token="t")
     assert load(write(tmp_path, cluster, {"tokenFile": "sub/token"})).token_file == tmp_path / "sub/token"
 
 
@@ -111,7 +113,10 @@ def test_wrong_entry_is_named(tmp_path: Path, cluster: dict[str, Any], user: dic
     [
         ("{", "can't be read"),
         ("[]", r"current-context \(None\) is not among its contexts"),
-        ("{current-context: a, contexts: [{name: a, context: {cluster: gone}}]}", r"cluster \('gone'\) is not among its clusters"),
+        (
+            "{current-context: a, contexts: [{name: a, context: {cluster: gone}}]}",
+            r"cluster \('gone'\) is not among its clusters",
+        ),
     ],
 )
 def test_damaged_file_is_named(tmp_path: Path, text: str, says: str) -> None:

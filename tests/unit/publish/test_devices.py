@@ -5,36 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from publish_fakes import bus_id, gpu
 
 from hami_kubeletplugin.api.settings import Sharing
-from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.publish.devices import device, devices, nvlink_groups, semver
 from hami_kubeletplugin.standin.api_slices import check_slice
-
-
-def gpu(minor: int = 0, **fields: Any) -> Gpu:
-    """An A100 of 40 GiB; `fields` change it."""
-    facts: dict[str, Any] = {
-        "uuid": f"GPU-00000000-0000-0000-0000-{minor:012}",
-        "minor": minor,
-        "pci_bus_id": bus_id(minor),
-        "name": "NVIDIA A100-SXM4-40GB",
-        "brand": "Tesla",
-        "architecture": "Ampere",
-        "compute_capability": (8, 0),
-        "memory_bytes": 40 * 2**30,
-        "driver_version": "550.54.15",
-        "cuda_driver_version": (12, 4),
-        "pcie_root": "pci0000:00",
-        "numa_node": 0,
-    }
-    return Gpu(**facts | fields)
-
-
-def bus_id(number: int) -> str:
-    """A PCI bus id that grows with the number."""
-    return f"0000:{number:02x}:00.0"
 
 
 def as_slice(*described: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +109,9 @@ def test_memory_is_scaled_and_rounded_down_to_mib(scaling: float, bytes_: int, p
     assert (memory["value"], memory["requestPolicy"]["default"]) == (published, published)
 
 
-@pytest.mark.parametrize(("scaling", "value", "most"), [(1.0, "100", "100"), (2.5, "250", "100"), (0.5, "50", "50"), (0.29, "29", "29")])
+@pytest.mark.parametrize(
+    ("scaling", "value", "most"), [(1.0, "100", "100"), (2.5, "250", "100"), (0.5, "50", "50"), (0.29, "29", "29")]
+)
 def test_cores_are_percent(scaling: float, value: str, most: str) -> None:
     """The GPU has 100 x scaling cores, of which one claim takes at most 100; none asked is none reserved."""
     cores = device(gpu(), Sharing(device_core_scaling=scaling))["capacity"]["cores"]
@@ -143,7 +121,9 @@ def test_cores_are_percent(scaling: float, value: str, most: str) -> None:
     }
 
 
-@pytest.mark.parametrize(("split", "valid"), [(1, ["10k"]), (2, ["5k", "10k"]), (3, ["3333", "10k"]), (10_000, ["1", "10k"])])
+@pytest.mark.parametrize(
+    ("split", "valid"), [(1, ["10k"]), (2, ["5k", "10k"]), (3, ["3333", "10k"]), (10_000, ["1", "10k"])]
+)
 def test_shares_are_slots(split: int, valid: list[str]) -> None:
     """One slot per sharer by default, all of them for an exclusive GPU; a split count of one leaves only the latter."""
     shares = device(gpu(), Sharing(device_split_count=split))["capacity"]["shares"]
@@ -169,9 +149,7 @@ def test_every_device_is_valid(
     memory: int, memory_scaling: float, core_scaling: float, split: int, name: str, version: str
 ) -> None:
     """Whatever the GPU and the settings are, the API server's rules hold for the device."""
-    sharing = Sharing(
-        device_memory_scaling=memory_scaling, device_core_scaling=core_scaling, device_split_count=split
-    )
+    sharing = Sharing(device_memory_scaling=memory_scaling, device_core_scaling=core_scaling, device_split_count=split)
     check_slice(as_slice(device(gpu(memory_bytes=memory, name=name, driver_version=version), sharing)), None)
 
 

@@ -1,0 +1,251 @@
+"""`python -m bench --kubeconfig FILE [--json FILE]`; `hack/bench` brings the API server."""
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench import figures
+from bench.daemon import Daemon, Places, running
+from bench.figures import Figure, Watch
+from bench.objects import Namespace, namespace
+from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.claims import files
+from hami_kubeletplugin.kube.config import from_kubeconfig
+from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.observe.log import configure
+from hami_kubeletplugin.standin.kubelet import Plugin
+
+SINGLES = 300
+"""Claims prepared one after the other."""
+BATCHES = 30
+CALLERS = 16
+ROUNDS = 5
+"""Of all claims through all callers."""
+STARTS = 7
+IDLE_SECONDS = 30.0
+GPUS, SHARES = 100, 10
+
+
+async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
+    """Everything, in order."""
+    async with KubeClient(from_kubeconfig(kubeconfig)) as api, namespace(api) as objects:
+        say("making pods and claims")
+        singles = await objects.claims([number % 8 for number in range(SINGLES)])
+        pods = [await objects.pod_claims([number % 8 for number in range(16)]) for _ in range(4)]
+        return [
+            *await references(api, places, singles),
+            *await usual_node(kubeconfig, places, api, singles, pods),
+            *await full_node(kubeconfig, places, api, objects, singles),
+        ]
+
+
+async def references(api: KubeClient, places: Places, claims: Sequence[ClaimRef]) -> list[Figure]:
+    """What this machine needs for the parts that we can't make faster."""
+    say("references")
+    get, write = Watch(), Watch()
+    for ref in claims:
+        async with get.lap():
+            await api.get_claim(ref.namespace, ref.name)
+    for number in range(len(claims)):
+        async with write.lap():
+            files.write(places.disk / f"record-{number}", bytes(1000), durable=True)
+    return [
+        Figure("GET of one claim, same client", "ms", get.laps),
+        Figure("one record written and synced on this disk", "ms", write.laps),
+    ]
+
+
+async def usual_node(
+    kubeconfig: Path, places: Places, api: KubeClient, singles: Sequence[ClaimRef], pods: Sequence[Sequence[ClaimRef]]
+) -> list[Figure]:
+    """8 GPUs: starts, single claims, whole pods, many callers, and the process at rest."""
+    say(f"8 GPUs: {STARTS} starts")
+    starts = []
+    for _ in range(STARTS):
+        async with running(kubeconfig, places, api, "a100x8") as daemon:
+            starts.append(daemon)
+    async with running(kubeconfig, places, api, "a100x8") as daemon:
+        plugin = daemon.plugin
+        say("8 GPUs: calls")
+        empty = Watch()
+        for _ in range(SINGLES):
+            async with empty.lap():
+                await plugin.prepare([])
+        prepare, unprepare = await one_by_one(plugin, singles)
+        batch = Watch()
+        for number in range(BATCHES):
+            refs = pods[number % len(pods)]
+            async with batch.lap():
+                await prepared(plugin, refs)
+            await unprepared(plugin, refs)
+        rates = [await many_callers(plugin, singles) for _ in range(ROUNDS)]
+        say(f"8 GPUs: at rest for {IDLE_SECONDS:g} s")
+        idle = await daemon.idle_cpu(IDLE_SECONDS)
+        return [
+            Figure("start to registered, 8 GPUs", "ms", [each.registered for each in starts], 1100),
+            Figure("start to slices visible, 8 GPUs", "ms", [each.published for each in starts], 1100),
+            Figure("prepare of no claim (gRPC alone)", "ms", empty.laps),
+            Figure("prepare one claim, 8 GPUs", "ms", prepare.laps, 4, 12),
+            Figure("unprepare one claim, 8 GPUs", "ms", unprepare.laps, 3),
+            Figure("prepare 16 claims of one pod", "ms", batch.laps, 25),
+            Figure(f"{CALLERS} callers, one claim each at a time", "claims/s", rates, 250, at_least=True),
+            Figure("memory (PSS) after that", "MB", [daemon.pss()], 65),
+            Figure("CPU at rest", "%", [idle], 0.3),
+        ]
+
+
+async def full_node(
+    kubeconfig: Path, places: Places, api: KubeClient, objects: Namespace, singles: Sequence[ClaimRef]
+) -> list[Figure]:
+    """100 GPUs with 10 shares each: what the prepared claims cost the next one."""
+    say(f"{GPUS} GPUs x {SHARES} shares: making pods and claims")
+    standing = await objects.claims([number // SHARES for number in range(GPUS * SHARES)])
+    async with running(kubeconfig, places, api, f"a100x{GPUS}") as daemon:
+        results = [
+            Figure(f"start to slices visible, {GPUS} GPUs", "ms", [daemon.published]),
+            Figure(f"slices of {daemon.devices} GPUs", "", [daemon.slices]),
+        ]
+        medians = {}
+        for level in (0, 100, len(standing)):
+            say(f"{GPUS} GPUs: {level} claims prepared")
+            await at_once(daemon.plugin, standing[:level])
+            prepare, unprepare = await one_by_one(daemon.plugin, singles)
+            results.append(Figure(f"prepare one claim, {level} prepared", "ms", prepare.laps))
+            results.append(Figure(f"unprepare one claim, {level} prepared", "ms", unprepare.laps))
+            medians[level] = results[-2].p50
+        results.append(
+            Figure(f"{len(standing)} prepared against none", "times", [medians[len(standing)] / medians[0]], 1.2)
+        )
+        results += await rest(daemon)
+    return results
+
+
+async def rest(daemon: Daemon) -> list[Figure]:
+    """A full node at rest."""
+    say(f"{GPUS} GPUs: at rest for {IDLE_SECONDS:g} s")
+    idle = await daemon.idle_cpu(IDLE_SECONDS)
+    return [
+        Figure(f"memory (PSS), {GPUS * SHARES} prepared", "MB", [daemon.pss()], 65),
+        Figure(f"CPU at rest, {GPUS * SHARES} prepared", "%", [idle], 0.3),
+    ]
+
+
+async def one_by_one(plugin: Plugin, claims: Sequence[ClaimRef]) -> tuple[Watch, Watch]:
+    """Prepare and unprepare each claim, one call at a time; so what else is prepared stays the same."""
+    prepare, unprepare = Watch(), Watch()
+    for ref in claims:
+        async with prepare.lap():
+            await prepared(plugin, [ref])
+        async with unprepare.lap():
+            await unprepared(plugin, [ref])
+    return prepare, unprepare
+
+
+async def many_callers(plugin: Plugin, claims: Sequence[ClaimRef]) -> float:
+    """Claims per second when so many callers at a time prepare one after the other."""
+    started = time.perf_counter()
+    await at_once(plugin, claims)
+    rate = len(claims) / (time.perf_counter() - started)
+    await unprepared(plugin, claims)
+    return rate
+
+
+async def at_once(plugin: Plugin, claims: Sequence[ClaimRef]) -> None:
+    """Prepare all claims, one per call, by `CALLERS` callers."""
+    queue = iter(claims)
+
+    async def caller() -> None:
+        for ref in queue:
+            await prepared(plugin, [ref])
+
+    await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+
+async def prepared(plugin: Plugin, refs: Sequence[ClaimRef]) -> None:
+    """Prepare in one call; an error ends the bench, since times would mean nothing then."""
+    check((await plugin.prepare(refs)).values())
+
+
+async def unprepared(plugin: Plugin, refs: Sequence[ClaimRef]) -> None:
+    """As `prepared`."""
+    check((await plugin.unprepare(refs)).values())
+
+
+def check(answers: Iterable[object]) -> None:
+    """Raise the first error among answers."""
+    error = next((answer for answer in answers if isinstance(answer, str)), None)
+    if error is not None:
+        raise RuntimeError(error)
+
+
+async def conditions(kubeconfig: Path, places: Places) -> dict[str, Any]:
+    """What the figures depend on."""
+    async with KubeClient(from_kubeconfig(kubeconfig)) as api:
+        kubernetes = ".".join(map(str, await api.server_version()))
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kubernetes": kubernetes,
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+        "records on": file_system(places.disk),
+        "CDI specs on": file_system(places.memory),
+    }
+
+
+def file_system(path: Path) -> str:
+    """Its type, e.g. ext4: that of the longest mount point above."""
+    mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+    above = [(len(words[1]), words[2]) for words in mounts if path.is_relative_to(words[1])]
+    return max(above)[1]
+
+
+@asynccontextmanager
+async def folders() -> AsyncIterator[Places]:
+    """One on a disk and one in memory, removed at the end. Short paths, since a socket's may have 107 bytes."""
+    disk, memory = (Path(tempfile.mkdtemp(prefix="hami-bench-", dir=base)) for base in ("/var/tmp", "/dev/shm"))
+    try:
+        yield Places(disk, memory)
+    finally:
+        for folder in (disk, memory):
+            await asyncio.to_thread(shutil.rmtree, folder)
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+async def main() -> None:
+    """Run, print the table on stderr and the JSON on stdout or into a file."""
+    parser = argparse.ArgumentParser(prog="hack/bench", description=__doc__)
+    parser.add_argument("--kubeconfig", type=Path, required=True, help="an administrator's")
+    parser.add_argument("--json", type=Path, help="where the JSON goes; default: stdout")
+    options = parser.parse_args()
+    configure("console", "error")
+    async with folders() as places:
+        around = await conditions(options.kubeconfig, places)
+        found = await measure(options.kubeconfig, places)
+    around["load at the end"] = os.getloadavg()
+    text = figures.document(around, found)
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(f"{text}\n")
+    else:
+        print(text)
+    print(figures.table(found), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,252 @@
+"""The real nvidia-ctk describes a driver of files and device nodes, and the real hooks run in a real container.
+
+Needs root for device nodes, and Go to build the two programs once; they are kept in ~/.cache/hami-dra-tools.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_kubeletplugin.api.cdi import ContainerEdits
+from hami_kubeletplugin.api.errors import HardwareError
+from hami_kubeletplugin.gpu.edits import DriverEdits
+from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
+
+pytestmark = pytest.mark.timeout(600)  # the first run builds
+
+TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd"
+TOOLKIT_VERSION = "v1.20.2"
+DRIVER = "550.54.15"
+LIBRARIES = f"usr/lib/{os.uname().machine}-linux-gnu"
+A, B, C = (f"GPU-00000000-0000-0000-0000-{minor:012d}" for minor in range(3))
+
+
+def need(there: object, what: str) -> None:
+    """Leave the test out, saying why; in CI everything has to be there."""
+    if not there:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"needs {what}")
+
+
+@pytest.fixture(scope="session")
+def tools() -> Path:
+    """The folder of nvidia-ctk and nvidia-cdi-hook, built from their Go module when they are not there yet."""
+    need(os.geteuid() == 0, "root, to make device nodes")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hami-dra-tools"
+    folder = cache / f"nvidia-container-toolkit-{TOOLKIT_VERSION}"
+    if not folder.exists():
+        need(shutil.which("go") and shutil.which("gcc"), "Go and gcc, to build nvidia-ctk")
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as building:
+            programs = [f"{TOOLKIT}/{name}@{TOOLKIT_VERSION}" for name in ("nvidia-ctk", "nvidia-cdi-hook")]
+            environment = os.environ | {"GOBIN": f"{building}/bin", "CGO_ENABLED": "1"}
+            subprocess.run(["go", "install", "-ldflags=-s -w", *programs], env=environment, check=True, timeout=580)
+            Path(building, "bin").rename(folder)
+    return folder
+
+
+class Driver:
+    """An installed driver: libraries, a program and device nodes below a root of its own."""
+
+    def __init__(self, root: Path, nvml: Path, tools: Path) -> None:
+        self.root, self._tools = root, tools
+        libraries = root / LIBRARIES
+        for folder in (libraries, root / "dev", root / "usr/bin"):
+            folder.mkdir(parents=True)
+        source = root / "empty.c"
+        source.write_text("int driver;\n")
+        for name in ("libcuda", "libnvidia-ptxjitcompiler"):
+            versioned = libraries / f"{name}.so.{DRIVER}"
+            subprocess.run(
+                ["gcc", "-shared", f"-Wl,-soname,{name}.so.1", "-o", versioned, source], check=True, timeout=60
+            )
+        shutil.copy(nvml, libraries / f"libnvidia-ml.so.{DRIVER}")
+        for name in ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-ml"):
+            (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{DRIVER}")
+        shutil.copy("/bin/true", root / "usr/bin/nvidia-smi")
+        for name, major, minor in (("nvidiactl", 195, 255), ("nvidia-uvm", 510, 0), ("nvidia-uvm-tools", 510, 1)):
+            self.make_node(name, major, minor)
+        for minor in range(3):
+            self.make_node(f"nvidia{minor}", 195, minor)
+
+    def make_node(self, name: str, major: int, minor: int) -> None:
+        """As nvidia-modprobe does it."""
+        os.mknod(self.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
+
+    def edits(self, **options: Any) -> ToolkitDriverEdits:
+        """The daemon's source."""
+        programs = {"toolkit": str(self._tools / "nvidia-ctk"), "hook": str(self._tools / "nvidia-cdi-hook")}
+        return ToolkitDriverEdits(**(programs | {"driver_root": self.root} | options))
+
+
+@pytest.fixture
+def driver(tools: Path, tmp_path: Path, fake_nvml: Path, node: Any, gpu_lines: Callable[..., str]) -> Driver:
+    """A node with three GPUs."""
+    node.write(*(gpu_lines(minor) for minor in range(3)), driver=DRIVER)
+    return Driver(tmp_path / "driver", fake_nvml, tools)
+
+
+def device_nodes(edits: ContainerEdits) -> dict[str, str]:
+    """Path in the container and on the host."""
+    return {node["path"]: node.get("hostPath", node["path"]) for node in edits.get("deviceNodes", ())}
+
+
+async def test_each_gpu_gets_its_own_node_and_all_get_the_driver(driver: Driver) -> None:
+    """Exactly the GPUs asked for, each with its node; control nodes, libraries and hooks once; nothing above CDI 0.5.0."""
+    edits = await driver.edits().edits([C, A])
+    assert {uuid: device_nodes(gpu) for uuid, gpu in edits.per_gpu.items()} == {
+        A: {"/dev/nvidia0": f"{driver.root}/dev/nvidia0"},
+        C: {"/dev/nvidia2": f"{driver.root}/dev/nvidia2"},
+    }
+    assert set(device_nodes(edits.common)) == {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in edits.common["mounts"]}
+    for path in (f"/{LIBRARIES}/libcuda.so.{DRIVER}", f"/{LIBRARIES}/libnvidia-ml.so.{DRIVER}", "/usr/bin/nvidia-smi"):
+        assert mounts[path] == f"{driver.root}{path}"
+    assert {hook["args"][1] for hook in edits.common["hooks"]} >= {"create-symlinks", "update-ldcache"}
+    text = json.dumps([edits.common, *edits.per_gpu.values()])
+    for gone in ("NVIDIA_VISIBLE_DEVICES", "additionalGids", "major", "minor"):
+        assert f'"{gone}' not in text
+
+
+async def test_a_lost_gpu_leaves_the_others_usable(driver: Driver, node: Any, gpu_lines: Callable[..., str]) -> None:
+    """nvidia-ctk gives up on the whole node for one GPU that fell off the bus; the other GPUs are still served."""
+    node.write(gpu_lines(0), gpu_lines(1, "fail nvmlDeviceGetUUID 15"), gpu_lines(2), driver=DRIVER)
+    source = driver.edits()
+    assert set((await source.edits([A, C])).per_gpu) == {A, C}
+    with pytest.raises(HardwareError, match="nvidia-ctk failed"):
+        await source.edits([B])
+
+
+async def test_late_device_nodes_are_waited_for(driver: Driver) -> None:
+    """nvidia-ctk succeeds without the node of a GPU; we name it, and serve the GPU once it is there."""
+    source = driver.edits()
+    (driver.root / "dev/nvidia1").unlink()
+    with pytest.raises(HardwareError, match=f"device node /dev/nvidia<minor> of GPU {B} is missing"):
+        await source.edits([B])
+    driver.make_node("nvidia1", 195, 1)
+    assert device_nodes((await source.edits([B])).per_gpu[B]) == {"/dev/nvidia1": f"{driver.root}/dev/nvidia1"}
+
+
+async def test_a_driver_that_is_not_loaded_is_said(driver: Driver, node: Any) -> None:
+    """NVML_ERROR_DRIVER_NOT_LOADED ends in a clear error with the toolkit's own words."""
+    node.write("fail nvmlInitWithFlags 9", driver=DRIVER)
+    with pytest.raises(HardwareError, match=r"nvidia-ctk failed with status 1: .*NVML.*Is the driver loaded"):
+        await driver.edits().edits([A])
+
+
+async def test_an_updated_driver_is_seen(driver: Driver, node: Any, gpu_lines: Callable[..., str]) -> None:
+    """After the libraries were replaced by another version, containers get the new ones."""
+    source = driver.edits()
+    await source.edits([A])
+    for link in [path for path in (driver.root / LIBRARIES).iterdir() if path.is_symlink()]:
+        new = link.name.removesuffix("1") + "560.1"
+        link.resolve().rename(link.with_name(new))
+        link.unlink()
+        link.symlink_to(new)
+    node.write(gpu_lines(0), driver="560.1")
+    mounts = [mount["containerPath"] for mount in (await source.edits([A])).common["mounts"]]
+    assert f"/{LIBRARIES}/libcuda.so.560.1" in mounts
+    assert not any(DRIVER in path for path in mounts)
+
+
+PROBE = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+int main(void)
+{
+    static const char *const paths[] = {"/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidiactl", "/dev/nvidia-uvm"};
+    for (int i = 0; i < 5; i++) {
+        struct stat found;
+        if (stat(paths[i], &found) == 0)
+            printf("%s %u:%u\n", paths[i], major(found.st_rdev), minor(found.st_rdev));
+    }
+    const char *const libraries[] = {"libcuda.so.1", "libnvidia-ml.so.1"};
+    for (int i = 0; i < 2; i++)
+        printf("%s %s\n", libraries[i], dlopen(libraries[i], RTLD_NOW) ? "loads" : dlerror());
+    return 0;
+}
+"""
+
+
+async def test_a_container_with_the_edits_finds_its_driver(driver: Driver, tmp_path: Path) -> None:
+    """The real hooks, run by runc: the libraries load by the names that programs use, and only the claim's GPU is there."""
+    need(shutil.which("runc"), "runc")
+    edits = await driver.edits().edits([B])
+    printed = await asyncio.to_thread(run_probe, edits, tmp_path / "bundle")
+    assert printed.splitlines() == [
+        "/dev/nvidia1 195:1",
+        "/dev/nvidiactl 195:255",
+        "/dev/nvidia-uvm 510:0",
+        "libcuda.so.1 loads",
+        "libnvidia-ml.so.1 loads",
+    ]
+
+
+def run_probe(edits: DriverEdits, bundle: Path) -> str:
+    """What the probe prints in a container that has nothing but it, its C library and the edits."""
+    rootfs, probe = bundle / "rootfs", bundle / "rootfs/usr/bin/probe"
+    probe.parent.mkdir(parents=True)
+    (rootfs / "etc").mkdir()
+    (bundle / "probe.c").write_text(PROBE)
+    subprocess.run(["gcc", "-o", probe, bundle / "probe.c", "-ldl"], check=True, timeout=60)
+    listing = subprocess.run(["ldd", probe], check=True, capture_output=True, text=True, timeout=60).stdout
+    for library in {word for word in listing.split() if word.startswith("/")}:
+        (rootfs / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, rootfs / library[1:])
+    (bundle / "config.json").write_text(json.dumps(oci_config(edits, ["/usr/bin/probe"])))
+    command = ["runc", "--root", bundle / "state", "run", "--bundle", bundle, f"hami-edits-{os.getpid()}"]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def oci_config(edits: DriverEdits, arguments: list[str]) -> dict[str, Any]:
+    """A runtime spec with all the edits applied as a CDI runtime does it."""
+    every = [edits.common, *edits.per_gpu.values()]
+    devices = [
+        {"path": path, "type": "c", "major": os.major(number), "minor": os.minor(number), "fileMode": 0o666}
+        for each in every
+        for path, host_path in device_nodes(each).items()
+        for number in [os.stat(host_path).st_rdev]
+    ]
+    hooks: dict[str, list[dict[str, Any]]] = {}
+    for hook in (hook for each in every for hook in each.get("hooks", ())):
+        hooks.setdefault(hook["hookName"], []).append({key: hook[key] for key in ("path", "args", "env")})
+    mounts = [
+        {
+            "destination": mount["containerPath"],
+            "source": mount["hostPath"],
+            "type": "bind",
+            "options": mount["options"],
+        }
+        for each in every
+        for mount in each.get("mounts", ())
+    ]
+    standard = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+    ]
+    return {
+        "ociVersion": "1.0.2",
+        "root": {"path": "rootfs"},
+        "process": {
+            "args": arguments,
+            "cwd": "/",
+            "env": ["PATH=/usr/bin", *edits.common.get("env", ())],
+            "user": {"uid": 0, "gid": 0},
+        },
+        "mounts": [*standard, *mounts],
+        "hooks": hooks,
+        "linux": {"devices": devices, "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]},
+    }
