@@ -1,10 +1,11 @@
-"""The bench's own namespace: pods that stay Pending, and claims as the scheduler leaves them."""
+"""A namespace of the bench's own: pods that stay Pending, and claims as the scheduler leaves them."""
 
 import asyncio
 import contextlib
 import itertools
+import secrets
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 from hami_kubeletplugin.api.claim import ClaimRef
@@ -13,7 +14,6 @@ from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.kube.client import Call
 from hami_kubeletplugin.kube.resource_api import KubeClient
 
-NAMESPACE: Final = "hami-bench"
 NODE: Final = "hami-bench-node"
 _AT_ONCE: Final = 24
 
@@ -21,12 +21,25 @@ Json = Mapping[str, Any]
 
 
 class Namespace:
-    """Makes and removes objects. Use `namespace()`."""
+    """Makes objects. Use `namespace()`."""
 
-    def __init__(self, api: KubeClient) -> None:
-        self._api = api
+    def __init__(self, api: KubeClient, name: str) -> None:
+        self._api, self._name = api, name
+        self._core = f"/api/v1/namespaces/{name}"
+        self._claims = f"/apis/resource.k8s.io/v1/namespaces/{name}/resourceclaims"
         self._numbers = itertools.count()
         self._places = asyncio.Semaphore(_AT_ONCE)
+
+    async def create(self) -> None:
+        """Make it, with the service account that pods need and that a controller manager, where one runs, makes too."""
+        await self._api.ask(Call("create", "namespaces", "/api/v1/namespaces"), _object("Namespace", self._name))
+        with contextlib.suppress(ApiConflict):
+            await self._post("serviceaccounts", f"{self._core}/serviceaccounts", _object("ServiceAccount", "default"))
+
+    async def remove(self) -> None:
+        """Delete everything in it, at once where no controller would, and itself."""
+        for path in (self._claims, f"{self._core}/pods", self._core):
+            await _delete(self._api, path)
 
     async def pod_claims(self, devices: Sequence[int]) -> list[ClaimRef]:
         """One pod with a container and a claim for each of these device minors.
@@ -35,7 +48,7 @@ class Namespace:
         """
         name = f"pod-{next(self._numbers)}"
         names = [f"{name}-{index}" for index in range(len(devices))]
-        pod = await self._post("pods", _core("pods"), _pod(name, names))
+        pod = await self._post("pods", f"{self._core}/pods", _pod(name, names))
         return await asyncio.gather(
             *(self._claim(claim, device, pod) for claim, device in zip(names, devices, strict=True))
         )
@@ -46,11 +59,11 @@ class Namespace:
         return [ref for refs in made for ref in refs]
 
     async def _claim(self, name: str, device: int, pod: Json) -> ClaimRef:
-        claim = await self._post("resourceclaims", _CLAIMS, _unallocated(name))
+        claim = await self._post("resourceclaims", self._claims, _unallocated(name))
         status = _allocation(device, pod)
-        call = Call("update", "resourceclaims/status", f"{_CLAIMS}/{name}/status", name)
+        call = Call("update", "resourceclaims/status", f"{self._claims}/{name}/status", name)
         await self._ask(call, {**claim, "status": status})
-        return ClaimRef(NAMESPACE, name, claim["metadata"]["uid"])
+        return ClaimRef(self._name, name, claim["metadata"]["uid"])
 
     async def _post(self, resource: str, path: str, obj: Json) -> Json:
         return await self._ask(Call("create", resource, path, obj["metadata"]["name"]), obj)
@@ -62,47 +75,27 @@ class Namespace:
 
 @contextlib.asynccontextmanager
 async def namespace(api: KubeClient) -> AsyncIterator[Namespace]:
-    """A node and a namespace, removed at the end with all that is in them; so are leftovers of a run that was killed."""
-    await _remove(api)
+    """A node and a namespace, removed at the end with all that is in them."""
+    made = Namespace(api, f"hami-bench-{secrets.token_hex(4)}")
+    await _remove_node(api)  # of a run that was killed
     try:
         await api.ask(Call("create", "nodes", "/api/v1/nodes"), _object("Node", NODE))
-        await _eventually(lambda: _create_namespace(api))
-        with contextlib.suppress(ApiConflict):  # made by the controller manager, where one runs
-            account = {"metadata": {"name": "default"}}
-            await api.ask(Call("create", "serviceaccounts", _core("serviceaccounts")), account)
-        yield Namespace(api)
+        await made.create()
+        yield made
     finally:
-        await _remove(api)
+        await made.remove()
+        await _remove_node(api)
 
 
-async def _create_namespace(api: KubeClient) -> None:
-    await api.ask(Call("create", "namespaces", "/api/v1/namespaces"), _object("Namespace", NAMESPACE))
-
-
-async def _eventually(attempt: Callable[[], Awaitable[None]]) -> None:
-    """The namespace of an earlier run may still be terminating."""
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(ApiConflict):
-                return await attempt()
-            await asyncio.sleep(0.2)
-
-
-async def _remove(api: KubeClient) -> None:
+async def _remove_node(api: KubeClient) -> None:
     for slice_ in (await api.list_slices(DRIVER, NODE)).items:
-        with contextlib.suppress(ApiNotFound):
-            await api.delete_slice(slice_)
-    paths = (_CLAIMS, _core("pods"), f"/api/v1/namespaces/{NAMESPACE}", f"/api/v1/nodes/{NODE}")
-    for path in paths:
-        with contextlib.suppress(ApiNotFound, ApiConflict):
-            await api.ask(Call("delete", path, path))
+        await _delete(api, f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")
+    await _delete(api, f"/api/v1/nodes/{NODE}")
 
 
-def _core(resource: str) -> str:
-    return f"/api/v1/namespaces/{NAMESPACE}/{resource}"
-
-
-_CLAIMS: Final = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims"
+async def _delete(api: KubeClient, path: str) -> None:
+    with contextlib.suppress(ApiNotFound):
+        await api.ask(Call("delete", path, path))
 
 
 def _object(kind: str, name: str) -> dict[str, Any]:

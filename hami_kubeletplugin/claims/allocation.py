@@ -102,7 +102,9 @@ def read_claim(claim: Json, ref: ClaimRef, *, driver: str, node: str) -> Allocat
     if not shares:
         raise ClaimError(f"{ref} holds no device of driver {driver}")
     if len({(s.request, s.subrequest, s.device, s.share_id) for s in shares}) < len(shares):
-        raise ClaimError(f"{ref}: status.allocation.devices.results has the same share twice; whoever wrote it is broken")
+        raise ClaimError(
+            f"{ref}: status.allocation.devices.results has the same share twice; whoever wrote it is broken"
+        )
     return AllocatedClaim(ref, shares, _consumers(claim, ref))
 
 
@@ -174,7 +176,7 @@ def _whole(result: Json, capacity: str, where: str) -> int:
 def _configs(claim: Json, ref: ClaimRef, driver: str) -> list[tuple[frozenset[str], GpuConfig]]:
     """Our configs, weakest first: those of the class, then those of the claim, each in order."""
     layers: dict[str, list[tuple[frozenset[str], GpuConfig]]] = {"FromClass": [], "FromClaim": []}
-    entries: Iterable[Json] = claim["status"]["allocation"].get("devices", {}).get("config") or []
+    entries: Iterable[Json] = (claim["status"]["allocation"].get("devices") or {}).get("config") or []
     for index, entry in enumerate(entries):
         opaque = entry.get("opaque") or {}
         if opaque.get("driver") != driver:

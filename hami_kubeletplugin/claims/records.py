@@ -65,7 +65,7 @@ def decode(content: bytes, where: str) -> Prepared:
     try:
         record = json.loads(content)
         version, data, digest = record["version"], record["data"], record["sha256"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RecordDamaged(f"{where}: record is damaged: {error}") from error
     if not isinstance(version, int) or version < 1:
         raise RecordDamaged(f"{where}: record is damaged: version {version!r}")

@@ -81,7 +81,7 @@ class SpecFiles:
             spec = json.loads(content or b"{}")
             env = [variable for device in spec["devices"] for variable in device["containerEdits"]["env"]]
             value = next(v.partition("=")[2] for v in env if v.startswith(f"{CLAIM_VARIABLE}="))
-        except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
             return None
         namespace, _, name = value.partition("/")
         return ClaimRef(namespace, name, uid) if namespace and name else None

@@ -105,8 +105,8 @@ class NodeState:
             if new:
                 self.take_away(prepared.uid)
             elif former is not None and former != prepared:
-                self._records.save(former)
                 self._create_caches(former)
+                self._records.save(former)
         except HamiError as error:
             # The record stays, so unprepare or the next prepare finds it.
             log.warning("could not undo a failed prepare", claim_uid=prepared.uid, error=str(error))

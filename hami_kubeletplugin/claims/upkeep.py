@@ -79,8 +79,8 @@ class Upkeep:
         self._reported = {uid: reason for uid, reason in self._reported.items() if uid in uids}
         for uid in sorted(uids):
             try:
-                if await self._restore(uid) or await self._make_anew(uid):
-                    self._reported.pop(uid, None)
+                await self._restore(uid)
+                self._reported.pop(uid, None)
             except HamiError as error:
                 self._report(uid, error)
 
@@ -121,13 +121,13 @@ class Upkeep:
             return True
         return claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
 
-    async def _restore(self, uid: str) -> bool:
-        """Whether the claim has a good record and all that it tells of."""
+    async def _restore(self, uid: str) -> None:
         try:
-            return await self._claims.restore(uid)
-        except RecordDamaged as error:
-            self._report(uid, error)
-            return False
+            if not await self._claims.restore(uid):
+                await self._make_anew(uid)
+        except RecordDamaged:
+            if not await self._make_anew(uid):
+                raise
 
     async def _make_anew(self, uid: str) -> bool:
         """Whether a lost or damaged record could be made anew: the kubelet won't ask again for a pod that runs."""

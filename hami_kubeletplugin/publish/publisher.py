@@ -68,6 +68,7 @@ class Publisher:
         self._offered = asyncio.Event()
         self._desired: list[Device] | None = None
         self._published: tuple[tuple[str, str], ...] = ()
+        self._republished = asyncio.Event()
         self._observed: dict[str, Slice] = {}
         self._owner: str | None = None
         self._accepted: dict[int, tuple[list[Device], list[Device]]] = {}
@@ -90,6 +91,11 @@ class Publisher:
     def published(self) -> Sequence[tuple[str, str]]:
         """(pool, device) of what the API server has from us."""
         return self._published
+
+    async def changed(self, since: Sequence[tuple[str, str]]) -> None:
+        """Return as soon as `published()` differs from `since`."""
+        while tuple(since) == self._published:
+            await self._republished.wait()
 
     async def run(self) -> None:
         """Publish until cancelled. The slices stay then: a daemon that is replaced must not take its pool away."""
@@ -121,7 +127,7 @@ class Publisher:
         listed = await self._client.list_slices(self._driver, self._node)
         for item in listed.items:
             await self._client.delete_slice(item)
-        self._published = ()
+        self._now_published(())
         self._worked()
         found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
         self._once(
@@ -199,7 +205,7 @@ class Publisher:
         writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.values())
         for write in writes:
             await self._write(write)
-        self._published = tuple((self._node, device["name"]) for device in offered or ())
+        self._now_published(tuple((self._node, device["name"]) for device in offered or ()))
         self.published_at = time.time()
         if writes:
             self._log.info(
@@ -208,6 +214,12 @@ class Publisher:
         if parts:
             self.first_published.set()
         return len(writes)
+
+    def _now_published(self, devices: tuple[tuple[str, str], ...]) -> None:
+        if devices != self._published:
+            self._published = devices
+            self._republished.set()
+            self._republished = asyncio.Event()
 
     def _as_accepted(self, index: int, sent: list[Device]) -> list[Device]:
         """What the server made of these devices last time, if it dropped something."""

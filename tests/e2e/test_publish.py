@@ -12,8 +12,9 @@ IN_BUS_ORDER = ["hami-gpu-2", "hami-gpu-3", "hami-gpu-1", "hami-gpu-0"]
 
 
 def slices(cluster: Cluster) -> list[dict[str, Any]]:
-    """The driver's ResourceSlices."""
-    return [s for s in cluster.all("resourceslices") if s["spec"]["driver"] == DRIVER]
+    """The driver's ResourceSlices of the node."""
+    found = cluster.all("resourceslices")
+    return [s for s in found if (s["spec"]["driver"], s["spec"]["nodeName"]) == (DRIVER, NODE)]
 
 
 def published(cluster: Cluster) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def test_slices_show_every_attribute_and_capacity(daemon: Daemon, cluster: Clust
 def test_deleted_slices_come_back(daemon: Daemon, cluster: Cluster) -> None:
     """Slices that somebody deletes by hand are published again, without the daemon being touched."""
     before = published(cluster)
-    cluster.kubectl("delete", "resourceslices", "--all")
+    cluster.delete("resourceslice", before["metadata"]["name"])
     after = wait_for("the slice to come back", lambda: slices(cluster), timeout=60)
     assert [s["spec"]["devices"] for s in after] == [before["spec"]["devices"]]
 
