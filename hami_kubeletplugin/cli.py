@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import BaseModel
 
-from hami_kubeletplugin import show
+from hami_kubeletplugin import __version__, show
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Hardware, Identity, Settings, Sharing
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -22,11 +22,11 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too.",
+    rich_markup_mode=None,
 )
 
-_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
-"""Environment variables with a name that everybody uses; all others are HAMI_<OPTION>."""
+_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG", "hami_dir": "HAMI_DIR"}
+"""Environment variables with a name that everybody uses, or that would stammer; all others are HAMI_<OPTION>."""
 
 
 def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -62,7 +62,18 @@ def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callabl
 
 
 def _default(value: Any) -> str:
-    return "" if value is None or value == Settings.model_fields["plugin_dir"].default else f"[default: {value}]"
+    return "" if value is None or value == Settings.model_fields["plugin_dir"].default else f"(default: {value})"
+
+
+@app.callback()
+def version(
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    """GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 @app.command()
