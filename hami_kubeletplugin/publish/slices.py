@@ -89,7 +89,7 @@ def _keep(
     right: set[int] = set()
     for candidate in current:
         index = _index(candidate, len(wanted))
-        if index is None or index in right:
+        if index is None:
             continue
         if _right(pool, candidate, wanted[index]):
             right.add(index)

@@ -173,8 +173,6 @@ class ApiServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.last_headers = dict(request.headers)
-        if self.latency:
-            await asyncio.sleep(self.latency)
         try:
             return await self._route(request)
         except Refusal as refusal:
@@ -184,6 +182,8 @@ class ApiServer:
         asked = self._parse(request)
         verb, resource = (asked.verb, asked.resource) if asked else ("get", request.path.strip("/"))
         self.requests[verb, resource] += 1
+        if self.latency:
+            await asyncio.sleep(self.latency)
         for fault in self._faults:
             if fault.hits(verb, resource):
                 reason = HTTPStatus(fault.status).phrase.replace(" ", "")

@@ -83,7 +83,8 @@ def container(
         "name": name,
         "image": IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["sh", "-c", f"{script}\nexec sleep infinity"],
+        # A shell that waits goes at once when it is told to; `sleep` as the first process would not.
+        "command": ["sh", "-c", f"{script}\ntrap exit TERM; sleep infinity & wait"],
         "resources": {"claims": uses},
         **more,
     }

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hami_kubeletplugin.api.errors import (
     ApiConflict,
@@ -134,10 +136,14 @@ async def test_slow_server_is_given_up(server: ApiServer) -> None:
 
 async def test_many_claims_at_once(server: ApiServer, client: KubeClient) -> None:
     """16 claims are fetched at the same time, not one after another."""
-    server.latency = 0.2
-    async with asyncio.timeout(1.5):
-        await asyncio.gather(*(client.get_claim("default", "c1") for _ in range(16)))
-    assert server.requests["get", "resourceclaims"] == 16
+    server.latency = 60
+    claims = asyncio.gather(*(client.get_claim("default", "c1") for _ in range(16)))
+    async with asyncio.timeout(5):
+        while server.requests["get", "resourceclaims"] < 16:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    claims.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claims
 
 
 async def test_token_file_is_read_again(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +282,21 @@ async def test_watch_shows_only_what_is_selected(server: ApiServer, client: Kube
     assert int(seen[2].object["metadata"]["resourceVersion"]) > int(since)
 
 
-async def test_watch_takes_events_of_any_size(client: KubeClient) -> None:
-    """A slice with 128 devices is far longer than one network read, and still one event."""
+@given(st.lists(st.sampled_from([b"", b"a", b"bc", b"\n", b"d\n", b"\ne", b"f\ng\nh"])))
+async def test_watch_takes_events_of_any_size(reads: list[bytes]) -> None:
+    """Events come out whole, however many network reads they were spread over, and however many were in one."""
+
+    class Content:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            for read in reads:
+                yield read
+
+    lines = [line async for line in kube_client._lines(Content())]  # type: ignore[arg-type]
+    assert lines == b"".join(reads).split(b"\n")[:-1]
+
+
+async def test_watch_takes_a_full_slice(client: KubeClient) -> None:
+    """A slice with 128 devices, longer than any line buffer, is an event as well."""
     await client.create_slice(new_slice(devices=128))
     async with aclosing(client.watch_slices("gpu.hami.io", "n1", "1")) as events:
         assert len((await anext(events)).object["spec"]["devices"]) == 128

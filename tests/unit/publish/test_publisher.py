@@ -353,6 +353,18 @@ async def test_dropped_fields_name_their_gate(server: ApiServer) -> None:
     assert "allowMultipleAllocations" in told[0]["fields"]
 
 
+async def test_slices_without_dropped_fields_stay(server: ApiServer) -> None:
+    """With a gate off, too, a change in one of two slices is one write of that slice."""
+    server.gates_off = frozenset({"DRAConsumableCapacity"})
+    async with running(server) as world:
+        world.publisher.offer(MANY)
+        await until(lambda: server.requests["watch", "resourceslices"] and len(world.devices) == 130)
+        world.publisher.offer(Inventory((*MANY.gpus[:-1], gpu(129, numa_node=7))))
+        await until(lambda: server.requests["update", "resourceslices"])
+        await world.quiet()
+        assert server.writes == 3
+
+
 async def test_gate_that_is_turned_on_is_used(server: ApiServer) -> None:
     """After a restart of the API server with the gate on, the devices are published as they should be."""
     server.gates_off = frozenset({"DRAConsumableCapacity"})

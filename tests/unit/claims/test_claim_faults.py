@@ -1,0 +1,266 @@
+"""Each file operation of prepare and unprepare fails, or the process dies there.
+
+Operations are counted in a dry run and then failed one by one, so a new one is covered by itself.
+"""
+
+import asyncio
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from claims_node import GPUS, Json, Node, claim, container, devices, inject, kubelet_ids, pod, refusal, result
+from file_faults import ERRORS, Died, error, faults
+
+from hami_kubeletplugin.claims.prepared import Prepared
+
+POD = pod("p", container("x", "c/a"), container("y", "c/b"))
+BEFORE = claim("c", [result(0, "1Gi", "10", request="a"), result(1, "2Gi", "20", request="b")])
+OTHER_SHARES = claim("c", [result(2, "3Gi", "30", request="a"), result(1, "4Gi", "40", request="b")])
+UUID = {minor: GPUS.by_device_name()[f"hami-gpu-{minor}"].uuid for minor in range(4)}
+
+
+def nothing(node: Node) -> None:
+    """A claim that comes for the first time."""
+    node.api.put(BEFORE, POD)
+
+
+def prepared(node: Node) -> None:
+    """Prepared, and a container has used its cache."""
+    nothing(node)
+    devices(asyncio.run(node.prepare(BEFORE))[0])
+    (cache(node) / "vgpu.cache").write_text("region")
+
+
+def repeated(node: Node) -> None:
+    """All is right, but somebody deleted the spec."""
+    prepared(node)
+    node.specs.path(uid()).unlink()
+
+
+def rebooted(node: Node) -> None:
+    """Prepared before a reboot."""
+    prepared(node)
+    node.reboot()
+
+
+def reallocated(node: Node) -> None:
+    """The scheduler has allocated anew what was prepared."""
+    prepared(node)
+    node.api.put(OTHER_SHARES)
+
+
+def damaged(node: Node) -> None:
+    """The record can't be read any more."""
+    prepared(node)
+    path = node.records.path(uid())
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def forgotten(node: Node) -> None:
+    """The record is gone while a container may run."""
+    prepared(node)
+    node.records.path(uid()).unlink()
+
+
+SITUATIONS = [nothing, prepared, repeated, rebooted, reallocated, damaged, forgotten]
+Situation = Callable[[Node], None]
+
+
+def uid() -> str:
+    """Of the claim."""
+    found: str = BEFORE["metadata"]["uid"]
+    return found
+
+
+def cache(node: Node) -> Path:
+    """The first cache directory of the claim."""
+    return node.hami / "cache" / uid() / "use-0"
+
+
+def wanted(node: Node) -> Json:
+    """The claim as the API server has it."""
+    return node.api.claims["default", "c"]
+
+
+def is_right(node: Node) -> None:
+    """Record, spec and directories say what is allocated now."""
+    record = node.records.load(uid())
+    assert record is not None
+    answers = {"c": record.devices("k8s.gpu.hami.io/claim")}
+    for one in wanted(node)["status"]["allocation"]["devices"]["results"]:
+        seen = inject(node.all_specs(), kubelet_ids(answers, [("c", one["request"])]))
+        minor = int(one["device"][-1])
+        memory, cores = int(one["consumedCapacity"]["memory"][:-2]) * 1024, int(one["consumedCapacity"]["cores"])
+        assert seen.limits(GPUS) == {UUID[minor]: (memory, cores)}
+        folder = Path(seen.mounts["/usr/local/vgpu/cache"])
+        assert folder.stat().st_mode & 0o777 == 0o777
+        assert Path(seen.mounts["/usr/local/vgpu/libvgpu.so"]).is_file()
+    assert leftovers(node) == []
+
+
+def leftovers(node: Node) -> list[str]:
+    """Half-written files anywhere."""
+    return [str(path) for path in node.root.rglob("*") if "tmp" in path.name]
+
+
+def files_of_claims(node: Node) -> dict[str, str]:
+    """Records and specs by content, and which cache directories there are."""
+    return {name: content for name, content in node.snapshot().items() if "vgpu.cache" not in name}
+
+
+def each_operation(node_for: Callable[[], Node], act: Callable[[Node], object]) -> "itertools.chain[int]":
+    """The numbers of all file operations of an act, counted in a dry run."""
+    node = node_for()
+    with faults(node.root) as counted:
+        act(node)
+    assert len(counted.names) > 5
+    return itertools.chain(range(len(counted.names)))
+
+
+@pytest.fixture
+def node_for(tmp_path: Path, library: Path) -> Callable[[Situation], Callable[[], Node]]:
+    """Makes nodes in a situation, each in a directory of its own: copies of one that was brought there."""
+    number = itertools.count()
+
+    def bring(situation: Situation) -> Callable[[], Node]:
+        root = tmp_path / "node"
+
+        def make() -> Node:
+            shutil.rmtree(root, ignore_errors=True)
+            node = Node(root, library)
+            situation(node)
+            assert next(number) < 1000
+            return node
+
+        return make
+
+    return bring
+
+
+NodeFor = Callable[[Situation], Callable[[], Node]]
+
+
+def prepare(node: Node) -> object:
+    """What the kubelet asks for."""
+    return asyncio.run(node.prepare(wanted(node)))[0]
+
+
+def unprepare(node: Node) -> object:
+    """What the kubelet asks for."""
+    return asyncio.run(node.unprepare(BEFORE))[0]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_prepare_fails_whole_and_can_be_tried_again(situation: Situation, node_for: NodeFor) -> None:
+    """A failing operation fails the claim with what and where, the state before stays, and the next try succeeds."""
+    make = node_for(situation)
+    for k in each_operation(make, prepare):
+        node = make()
+        before = files_of_claims(node)
+        with faults(node.root, k, error(ERRORS[k % len(ERRORS)])) as fault:
+            answer = prepare(node)
+        where = f"operation {k} ({fault.names[k]})"
+        if isinstance(answer, tuple):  # it was not needed after all
+            is_right(node)
+            continue
+        message = refusal(answer)  # type: ignore[arg-type]
+        assert str(node.root) in message, f"{where}: {message}"
+        assert "fault of the driver" not in message, f"{where}: {message}"
+        after = files_of_claims(node)
+        record = f"plugin/claims/{uid()}.json"
+        if situation in (damaged, forgotten) and isinstance(node.records.load(uid()) if after.get(record) != before.get(record) else None, Prepared):
+            after[record] = before.get(record, "")  # known again is better than before
+            before.setdefault(record, "")
+        assert after == before, where
+        devices(prepare(node))  # type: ignore[arg-type]
+        is_right(node)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_death_in_prepare_loses_nothing(situation: Situation, node_for: NodeFor) -> None:
+    """After a restart a claim is as it was or as it is to be, nothing is half there, and the kubelet's next call succeeds."""
+    make = node_for(situation)
+    for k in each_operation(make, prepare):
+        node = make()
+        with faults(node.root, k, Died):
+            prepare(node)
+        node.start()
+        asyncio.run(node.recover())
+        assert leftovers(node) == []
+        left = node.snapshot()
+        if left:
+            assert node.records.load(uid()) is not None, f"operation {k}: {list(left)} but no record tells of it"
+            assert node.spec(BEFORE) is not None
+        else:
+            assert situation is nothing, f"operation {k}: the claim is lost"
+        devices(prepare(node))  # type: ignore[arg-type]
+        is_right(node)
+        assert unprepare(node) is None
+        assert node.snapshot() == {}
+
+
+@pytest.mark.parametrize("situation", [prepared, damaged, forgotten])
+def test_unprepare_fails_and_can_be_tried_again(situation: Situation, node_for: NodeFor) -> None:
+    """What can't be removed is said, whatever tells of it stays, and the next try removes all."""
+    make = node_for(situation)
+    for k in each_operation(make, unprepare):
+        node = make()
+        had_record = node.records.path(uid()).exists()
+        with faults(node.root, k, error(ERRORS[k % len(ERRORS)])) as fault:
+            answer = unprepare(node)
+        if answer is None:
+            assert node.snapshot() == {}, f"operation {k} ({fault.names[k]}): said to be gone"
+        else:
+            message = refusal(answer)  # type: ignore[arg-type]
+            assert str(node.root) in message, f"operation {k} ({fault.names[k]}): {message}"
+            assert node.records.path(uid()).exists() == had_record
+        assert unprepare(node) is None
+        assert node.snapshot() == {}
+
+
+@pytest.mark.parametrize("situation", [prepared, damaged, forgotten])
+def test_a_death_in_unprepare_leaves_nothing_for_ever(situation: Situation, node_for: NodeFor) -> None:
+    """After a restart the claim is whole or gone, and the kubelet's next unprepare ends it."""
+    make = node_for(situation)
+    for k in each_operation(make, unprepare):
+        node = make()
+        with faults(node.root, k, Died):
+            unprepare(node)
+        node.start()
+        asyncio.run(node.recover())
+        assert leftovers(node) == []
+        left = node.snapshot()
+        if left and situation is prepared:
+            assert node.records.load(uid()) is not None, f"operation {k}: {list(left)} but no record tells of it"
+            is_right(node)
+        assert unprepare(node) is None
+        assert node.snapshot() == {}
+
+
+def test_a_short_write_is_continued(node: Node) -> None:
+    """write(2) may take less than it was given; the file is whole all the same."""
+    nothing(node)
+    with pytest.MonkeyPatch.context() as patch:
+        real = os.write
+        patch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:100]))
+        devices(asyncio.run(node.prepare(BEFORE))[0])
+    is_right(node)
+
+
+def test_a_missing_library_refuses_and_mends(node: Node, library: Path, tmp_path: Path) -> None:
+    """Without a whole libvgpu.so no container starts; when it is there again, the same call succeeds."""
+    nothing(node)
+    node.library = tmp_path / "libvgpu.so"
+    node.library.write_bytes(library.read_bytes())
+    node.start()
+    node.library.write_bytes(library.read_bytes()[:100])
+    shutil.rmtree(node.hami)
+    message = refusal(asyncio.run(node.prepare(BEFORE))[0])
+    assert str(node.library) in message
+    assert node.snapshot() == {}
+    node.library.write_bytes(library.read_bytes())
+    devices(asyncio.run(node.prepare(BEFORE))[0])
+    is_right(node)

@@ -1,0 +1,24 @@
+"""An API server and a daemon for each test."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from process_daemon import NODE, Process
+
+from hami_kubeletplugin.standin.api_server import ApiServer
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    """An API server that knows the node."""
+    async with ApiServer() as server:
+        server.put("nodes", {"metadata": {"name": NODE}})
+        yield server
+
+
+@pytest.fixture
+async def process(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Process]:
+    """A daemon that is killed at the end, if it still runs."""
+    process = Process(tmp_path_factory.mktemp("d"), api.url)
+    yield process
+    await process.kill()

@@ -1,0 +1,95 @@
+"""The commands as people type them."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from process_daemon import PROGRAM, Process, allocated, until
+
+from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.standin.api_server import ApiServer
+from hami_kubeletplugin.standin.kubelet import StandinKubelet
+
+
+def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", **environment}
+    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30, env=env, check=False)
+
+
+def test_help_documents_every_option() -> None:
+    """`run --help` names every setting as an option and as an environment variable."""
+    shown = " ".join(call("run", "--help").stdout.split())
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')} " in shown
+    for variable in ("NODE_NAME", "KUBECONFIG", "HAMI_DIR", "HAMI_DEVICE_SPLIT_COUNT"):
+        assert f"[env var: {variable}]" in shown
+
+
+def test_devices_as_table_and_json() -> None:
+    """`devices` shows what would be published, for people and for programs, with options from the environment too."""
+    table = call("devices", "--simulate", "mixed")
+    assert table.stdout.splitlines()[0].split() == [
+        "NAME",
+        "UUID",
+        "MODEL",
+        "MEMORY",
+        "CORES",
+        "SHARERS",
+        "PCIE",
+        "ROOT",
+        "NUMA",
+    ]
+    found = json.loads(call("devices", "-o", "json", HAMI_SIMULATE="a100x8", HAMI_DEVICE_SPLIT_COUNT="4").stdout)
+    assert len(found) == 8
+    assert found[0]["capacity"]["shares"]["requestPolicy"]["default"] == "2500"
+
+
+def test_wrong_options_are_named() -> None:
+    """A wrong option ends in exit code 1 and one line that names it, without a traceback."""
+    wrong = call("devices", "--simulate", "mixed", "--device-split-count", "0")
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("hami-kubeletplugin: --device-split-count: ")
+    assert len(wrong.stderr.splitlines()) == 1
+
+
+def test_node_name_missing() -> None:
+    """Without a node name `run` says which variable to set, and how."""
+    missing = call("run")
+    assert missing.returncode == 1
+    assert "NODE_NAME" in missing.stderr
+
+
+def test_an_empty_variable_says_nothing() -> None:
+    """An environment variable set to the empty string is as one that is not set."""
+    assert call("devices", HAMI_SIMULATE="t4x4", HAMI_DEVICE_SPLIT_COUNT="").returncode == 0
+
+
+async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer) -> None:
+    """`claims` shows what is prepared, for which container, with which limits, and names damaged records."""
+    async with StandinKubelet(process.registry) as kubelet:
+        await process.start()
+        await until(lambda: api.all("resourceslices"))
+        plugin = await kubelet.plugin("gpu.hami.io")
+        ref = allocated(api, "train", memory="4000Mi", cores="30")
+        await plugin.prepare([ref])
+        shown = call("claims", "--plugin-dir", process.plugin_dir)
+        assert shown.stdout.splitlines()[1].split() == [
+            "default/train",
+            "gpu",
+            "hami-gpu-0",
+            "4000Mi",
+            "30%",
+            "train/main",
+        ]
+        (process.plugin_dir / "claims" / f"{ref.uid}.json").write_bytes(b"{}")
+        assert "damaged" in call("claims", "--plugin-dir", process.plugin_dir).stderr
+
+
+def test_demo_goes_all_the_way() -> None:
+    """`demo` runs from publishing to unprepare without cluster and GPU, and leaves nothing."""
+    told = call("demo")
+    assert told.returncode == 0, told.stderr
+    assert "CUDA_DEVICE_MEMORY_LIMIT_0=4000m" in told.stdout
+    assert "corePolicy" in told.stdout
+    assert told.stdout.rstrip().endswith("nothing is left")
