@@ -36,15 +36,18 @@ class Sharing(_Options):
     """How a GPU is offered to several claims; HAMi's options of the same names."""
 
     device_split_count: int = Field(
-        10, ge=1, le=names.SHARES_TOTAL, description="How many claims may share one GPU at the most."
+        10,
+        ge=1,
+        le=100,  # up to here 10000 // n slots of a share fit exactly n times into 10000
+        description="How many claims may share one GPU at the most.",
     )
     device_memory_scaling: float = Field(
         1.0,
-        gt=0,
+        ge=0.01,
         le=100,
         description="Published memory = physical x this. Above 1 memory is oversold: it can run out below a kept limit.",
     )
-    device_core_scaling: float = Field(1.0, gt=0, le=100, description="Published cores = 100 x this.")
+    device_core_scaling: float = Field(1.0, ge=0.01, le=100, description="Published cores = 100 x this.")
 
 
 class Hardware(_Options):

@@ -1,10 +1,9 @@
 """What the API server says about the claims of one call: each object is asked for once, all at the same time."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
-
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from typing import Any, Final, Protocol
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiNotFound, ApiUnavailable, ClaimError
@@ -12,6 +11,10 @@ from hami_kubeletplugin.claims.allocation import AllocatedClaim, has_devices_of,
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 
 Json = Mapping[str, Any]
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 2.0
+"""Seconds, at the most, until the API server is asked again; doubled each time."""
 
 
 class ClaimApi(Protocol):
@@ -25,14 +28,15 @@ class ClaimApi(Protocol):
 
 
 class Reader:
-    """Reads the claims and pods of one call.
+    """Reads the claims and pods of one call, from within the event loop.
 
-    An API server that is away is asked again until `patience` seconds are over: the kubelet itself would come back only
-    after a minute and a half.
+    An API server that is away is asked again until `patience` seconds of the call are over: the kubelet itself would come
+    back only after a minute and a half.
     """
 
     def __init__(self, api: ClaimApi, *, driver: str, node: str, patience: float) -> None:
-        self._api, self._driver, self._node, self._patience = api, driver, node, patience
+        self._api, self._driver, self._node = api, driver, node
+        self._deadline = asyncio.get_running_loop().time() + patience
         self._answers: dict[tuple[str, str, str], asyncio.Task[Json]] = {}
 
     async def claim(self, ref: ClaimRef) -> AllocatedClaim:
@@ -113,12 +117,17 @@ class Reader:
         return await asyncio.shield(self._answers[key])
 
     async def _patiently(self, ask: Callable[[str, str], Awaitable[Json]], namespace: str, name: str) -> Json:
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(ApiUnavailable),
-            stop=stop_after_delay(self._patience),
-            wait=wait_random_exponential(multiplier=0.1, max=2),
-            reraise=True,
-        ):
-            with attempt:
-                return await ask(namespace, name)
-        raise AssertionError("unreachable: tenacity raises the last error")
+        failure = ApiUnavailable(f"the API server gave no answer about {namespace}/{name} in time; is it overloaded?")
+        pause = _FIRST_PAUSE
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                while True:
+                    try:
+                        return await ask(namespace, name)
+                    except ApiUnavailable as error:
+                        failure = error
+                    # Not all nodes of a cluster at once.
+                    await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+        except TimeoutError:
+            raise failure from None

@@ -53,7 +53,7 @@ def library() -> Path:
 
 
 @pytest.fixture(scope="session")
-def session_cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """The cluster, up, with everything of daemonset.yaml except the DaemonSet, whose pod the daemon's process stands for."""
     directory = Path(os.environ.get("CLUSTER_DIR", REPOSITORY / ".cluster")).resolve()
     cluster = Cluster(os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2"), directory)
@@ -73,31 +73,25 @@ def session_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def session_daemon(session_cluster: Cluster, library: Path) -> Iterator[Daemon]:
+def session_daemon(cluster: Cluster, library: Path) -> Iterator[Daemon]:
     """The daemon's folder and rights; `daemon` starts it."""
-    folder = session_cluster.directory / "e2e"
+    folder = cluster.directory / "e2e"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    token = session_cluster.node_token("hami-system", "hami-kubeletplugin")
-    daemon = Daemon(folder, library, session_cluster.kubeconfig_for(token, folder / "daemon.kubeconfig"))
+    token = cluster.node_token("hami-system", "hami-kubeletplugin")
+    daemon = Daemon(folder, library, cluster.kubeconfig_for(token, folder / "daemon.kubeconfig"))
     yield daemon
     if daemon.is_running:
         daemon.kill()
 
 
 @pytest.fixture
-def cluster(session_cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster; whatever a test put into its namespace is deleted afterwards."""
-    yield session_cluster
-    session_cluster.purge(NAMESPACE, CLEANED)
-
-
-@pytest.fixture
 def daemon(session_daemon: Daemon, cluster: Cluster) -> Iterator[Daemon]:
-    """The daemon, running and registered; after the test nothing of any claim may be left on the node."""
+    """The daemon, running and registered. Afterwards a test's objects are deleted, and nothing of a claim may be left."""
     if not session_daemon.is_running:
         session_daemon.start()
     yield session_daemon
+    cluster.up()  # nothing to do, unless the test failed halfway through an outage
     if not session_daemon.is_running:
         session_daemon.start()
     cluster.purge(NAMESPACE, CLEANED)

@@ -1,15 +1,24 @@
-"""A node in a temporary directory, a stand-in library, and quick hypothesis settings."""
+"""A node in a temporary directory, a stand-in library, and logs that cost nothing."""
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from claims_node import Api, Node
-from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "claims", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet() -> Iterator[None]:
+    """No pretty tracebacks: drawing one takes longer than a hundred prepares."""
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, structlog.processors.KeyValueRenderer()],
+        logger_factory=structlog.ReturnLoggerFactory(),
+    )
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

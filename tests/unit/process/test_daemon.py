@@ -6,7 +6,6 @@ import signal
 import pytest
 from process_daemon import NODE, Process, allocated, until
 
-from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.standin.api_server import ApiServer
 from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
 
@@ -138,7 +137,7 @@ async def test_library_missing(process: Process, api: ApiServer) -> None:
 
 
 async def test_driver_comes_and_goes(process: Process, api: ApiServer) -> None:
-    """Without a driver nothing is published and it is said once; its coming is noticed, and after its going a prepare says why."""
+    """Without a driver nothing is published, which is said once; its coming is noticed, and when it went a prepare says so."""
     node = process.root / "node.yaml"
     node.write_text("profile: a100x8\ndriver: missing\n")
     async with StandinKubelet(process.registry) as kubelet:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hami_kubeletplugin.api.settings import Sharing
-from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.publish.publisher import Publisher
@@ -37,6 +37,10 @@ def gpu(minor: int = 0, **fields: Any) -> Gpu:
 def bus_id(number: int) -> str:
     """A PCI bus id that grows with the number."""
     return f"0000:{number:02x}:00.0"
+
+
+TWO = Inventory((gpu(0), gpu(1)))
+MANY = Inventory(tuple(gpu(n) for n in range(130)))
 
 
 class Time:

@@ -122,7 +122,7 @@ def test_cores_are_percent(scaling: float, value: str, most: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "valid"), [(1, ["10k"]), (2, ["5k", "10k"]), (3, ["3333", "10k"]), (10_000, ["1", "10k"])]
+    ("split", "valid"), [(1, ["10k"]), (2, ["5k", "10k"]), (3, ["3333", "10k"]), (100, ["100", "10k"])]
 )
 def test_shares_are_slots(split: int, valid: list[str]) -> None:
     """One slot per sharer by default, all of them for an exclusive GPU; a split count of one leaves only the latter."""
@@ -141,7 +141,7 @@ def test_split_count_caps_the_sharers(split: int) -> None:
     st.integers(2 * 2**20, 2**50),
     st.floats(1, 100),
     st.floats(0.01, 100),
-    st.integers(1, 10_000),
+    st.integers(1, 100),
     st.text(min_size=1, max_size=80),
     st.text(max_size=40),
 )

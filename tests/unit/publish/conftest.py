@@ -1,0 +1,26 @@
+"""A server that knows our node, and a publisher on it."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from publish_fakes import TWO, World, running, until
+
+from hami_kubeletplugin.standin.api_server import ApiServer
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """A server that knows our node."""
+    async with ApiServer() as api:
+        api.put("nodes", {"metadata": {"name": "n1", "uid": "node-uid"}})
+        yield api
+
+
+@pytest.fixture
+async def world(server: ApiServer) -> AsyncIterator[World]:
+    """A publisher that has published two GPUs."""
+    async with running(server) as it:
+        it.publisher.offer(TWO)
+        await until(it.publisher.first_published.is_set)
+        await until(lambda: server.requests["watch", "resourceslices"])
+        yield it
