@@ -1,0 +1,263 @@
+"""Any sequence of prepares, unprepares, deaths, reboots and hands in our directories, against a simple model.
+
+The model knows for each claim what is allocated, and whether the kubelet holds it for prepared. A claim that the kubelet
+holds for prepared must have right limits on the node after the daemon has recovered; one that it never asked for, or let go,
+must have left nothing.
+"""
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cdi_check import check
+from claims_node import GPUS, KIND, Json, Node, claim, container, inject, kubelet_ids, pod, result
+from file_faults import Died, error, faults
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
+from hami_kubeletplugin.claims.records import Records
+
+NAMES = ("alone", "one", "two")
+"""The last two are used by one container together."""
+UUID = {f"hami-gpu-{minor}": GPUS.by_device_name()[f"hami-gpu-{minor}"].uuid for minor in range(4)}
+names = st.sampled_from(NAMES)
+operations = st.integers(0, 45)
+
+
+class NodeMachine(RuleBasedStateMachine):
+    """The node, and what is known of it from outside."""
+
+    library: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="hami-machine-"))
+        self.node = Node(self.root / "node", self.library)
+        self.objects: dict[str, Json] = {}
+        self.prepared: set[str] = set()
+        """The kubelet got a good answer, and has not unprepared since."""
+        self.asked: set[str] = set()
+        """The kubelet has asked, whatever came of it, and has not unprepared since."""
+        self.answers: dict[str, Any] = {}
+        self.settled = True
+        """Nothing has been deleted or interrupted since the last recovery."""
+        self.shares = itertools.count()
+        self.api_away = False
+
+    def teardown(self) -> None:
+        """Remove the node."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    @initialize()
+    def pods(self) -> None:
+        """Two pods: a container with one claim, and one with two."""
+        self.node.api.put(pod("p", container("x", "alone")), pod("q", container("x", "one", "two")))
+        for index, name in enumerate(NAMES):
+            self.allocate(name, index, 1000 + index, 10)
+
+    def allocate(self, name: str, device: int, memory: int, cores: int) -> None:
+        """The scheduler's part, under the claim's UID."""
+        made = result(device, f"{memory}Mi", str(cores), share=f"s{next(self.shares)}")
+        obj = claim(name, [made], pods=["p" if name == "alone" else "q"])
+        self.objects[name] = obj
+        self.node.api.put(obj)
+        self.answers.pop(name, None)
+
+    def unused(self, name: str) -> bool:
+        """Whether the scheduler may allocate it anew: nothing of its pod is prepared."""
+        mates = ("alone",) if name == "alone" else ("one", "two")
+        return not self.asked.intersection(mates)
+
+    @precondition(lambda self: any(self.unused(name) for name in NAMES))
+    @rule(data=st.data(), device=st.integers(0, 3), memory=st.integers(1, 81920), cores=st.integers(0, 100))
+    def allocate_anew(self, data: st.DataObject, device: int, memory: int, cores: int) -> None:
+        """A claim that nobody uses is deallocated and allocated again."""
+        self.allocate(data.draw(st.sampled_from([name for name in NAMES if self.unused(name)])), device, memory, cores)
+
+    def pod_of(self, name: str) -> list[str]:
+        """The claims that the kubelet sends together: all of the pod that it does not hold for prepared."""
+        mates = ["alone"] if name == "alone" else ["one", "two"]
+        return [mate for mate in mates if mate not in self.prepared] or mates
+
+    def call(self, name: str) -> dict[str, Any]:
+        """NodePrepareResources for a pod."""
+        asked = self.pod_of(name)
+        self.asked.update(asked)
+        answers = asyncio.run(self.node.prepare(*(self.objects[n] for n in asked)))
+        return dict(zip(asked, answers, strict=True))
+
+    def settle(self, answers: dict[str, Any], *, must: bool) -> None:
+        """Take over good answers; `must` they be good?"""
+        for name, answer in answers.items():
+            if isinstance(answer, HamiError):
+                assert not must, f"{name} refused: {answer}"
+                continue
+            assert self.answers.setdefault(name, answer) == answer, "another answer than before"
+        if not any(isinstance(answer, HamiError) for answer in answers.values()):
+            self.prepared.update(answers)
+
+    @rule(name=names)
+    def prepare(self, name: str) -> None:
+        """The kubelet starts a pod."""
+        self.settle(self.call(name), must=not self.api_away)
+
+    @rule(name=names)
+    def unprepare(self, name: str) -> None:
+        """The kubelet lets a pod go; no API server is needed."""
+        mates = ["alone"] if name == "alone" else ["one", "two"]
+        assert asyncio.run(self.node.unprepare(*(self.objects[n] for n in mates))) == [None] * len(mates)
+        self.prepared.difference_update(mates)
+        self.asked.difference_update(mates)
+
+    @rule(name=names, at=operations, number=st.sampled_from([5, 13, 28]))
+    def prepare_with_a_failing_disk(self, name: str, at: int, number: int) -> None:
+        """One file operation fails."""
+        with faults(self.root, at, error(number)):
+            answers = self.call(name)
+        self.settle(answers, must=False)
+
+    @rule(name=names, at=operations)
+    def die_in_prepare(self, name: str, at: int) -> None:
+        """The daemon is killed, and the kubelet has no answer."""
+        with faults(self.root, at, Died) as fault:
+            answers = self.call(name)
+        if fault.happened:
+            self.settled = False
+            self.node.start()
+        else:
+            self.settle(answers, must=False)
+
+    @rule(name=names, at=operations, recovered=st.booleans())
+    def die_in_unprepare(self, name: str, at: int, recovered: bool) -> None:
+        """The daemon is killed, and the kubelet asks again, before or after upkeep's turn."""
+        mates = ["alone"] if name == "alone" else ["one", "two"]
+        with faults(self.root, at, Died):
+            asyncio.run(self.node.unprepare(*(self.objects[n] for n in mates)))
+        self.node.start()
+        if recovered:
+            asyncio.run(self.node.recover())
+        self.unprepare(name)
+
+    @rule(name=names, at=operations)
+    def unprepare_with_a_failing_disk(self, name: str, at: int) -> None:
+        """One file operation fails, and the kubelet asks again."""
+        mates = ["alone"] if name == "alone" else ["one", "two"]
+        with faults(self.root, at, error(5)):
+            asyncio.run(self.node.unprepare(*(self.objects[n] for n in mates)))
+        self.unprepare(name)
+
+    @rule()
+    def restart(self) -> None:
+        """The daemon is replaced."""
+        self.node.start()
+
+    @rule()
+    def reboot(self) -> None:
+        """All containers are gone, so the kubelet asks again for all pods."""
+        self.node.reboot()
+        self.prepared.clear()
+        self.settled = False
+
+    @rule(away=st.booleans())
+    def api_server(self, away: bool) -> None:
+        """Goes or comes; patience is nearly nothing here."""
+        self.api_away = self.node.api.away = away
+        self.node.timeout = 0.05 if away else 10.0
+        self.node.start()
+
+    @rule(name=names, what=st.sampled_from(["spec", "cache", "record", "damage"]))
+    def harm(self, name: str, what: str) -> None:
+        """Somebody deletes or breaks a file."""
+        uid = self.objects[name]["metadata"]["uid"]
+        record, spec = self.node.records.path(uid), self.node.specs.path(uid)
+        if what == "spec":
+            spec.unlink(missing_ok=True)
+        elif what == "cache":
+            shutil.rmtree(self.node.hami / "cache" / uid, ignore_errors=True)
+        elif what == "record":
+            record.unlink(missing_ok=True)
+        elif record.exists():
+            record.write_bytes(record.read_bytes()[:-3])
+        self.settled = False
+
+    @precondition(lambda self: not self.api_away)
+    @rule()
+    def recover(self) -> None:
+        """Upkeep's turn."""
+        unknown = {name for name in self.prepared if not self.is_known(name)}
+        asyncio.run(self.node.recover())
+        self.prepared -= unknown  # until the kubelet asks again
+        self.settled = True
+
+    def is_known(self, name: str) -> bool:
+        """Whether a good record or a spec tells of a claim."""
+        uid = self.objects[name]["metadata"]["uid"]
+        try:
+            return self.node.records.load(uid) is not None or self.node.specs.exists(uid)
+        except RecordDamaged:
+            return self.node.specs.exists(uid)
+
+    @invariant()
+    def limits_are_right(self) -> None:
+        """Containers of prepared claims get what is allocated, in any order of injection."""
+        if not self.settled or not self.objects:
+            return
+        specs = self.node.all_specs()
+        for spec in specs:
+            check(spec)
+        for mates in (("alone",), ("one", "two")):
+            if not self.prepared.issuperset(mates):
+                continue
+            expected: dict[str, tuple[int, int]] = {}
+            for mate in mates:
+                (one,) = self.objects[mate]["status"]["allocation"]["devices"]["results"]
+                memory, cores = expected.get(UUID[one["device"]], (0, 0))
+                capacity = one["consumedCapacity"]
+                expected[UUID[one["device"]]] = memory + int(capacity["memory"][:-2]), cores + int(capacity["cores"])
+            expected = {uuid: (memory, min(cores, 100)) for uuid, (memory, cores) in expected.items()}
+            ids = kubelet_ids(self.answers, [(mate, None) for mate in mates])
+            for order in (ids, ids[::-1]):
+                seen = inject(specs, order)
+                assert seen.limits(GPUS) == expected
+                assert Path(seen.mounts["/usr/local/vgpu/cache"]).is_dir()
+
+    @invariant()
+    def nothing_is_left_over(self) -> None:
+        """What the kubelet never asked for or let go has no file; and nothing stays half-written after a start."""
+        uids = {self.objects[name]["metadata"]["uid"] for name in self.asked if name in self.objects}
+        left = [path for path in self.node.snapshot() if not any(uid in path for uid in uids)]
+        assert left == []
+        assert not [path for path in self.root.rglob("*") if path.name.endswith(".tmp")]
+
+    @invariant()
+    def the_answer_is_in_the_records(self) -> None:
+        """A restarted daemon finds all that it prepared."""
+        if not self.settled:
+            return
+        kept = Records(self.node.plugin / "claims")
+        for name in self.prepared:
+            record = kept.load(self.objects[name]["metadata"]["uid"])
+            assert record is not None
+            assert record.devices(KIND) == self.answers[name]
+
+
+def test_any_sequence_of_events(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits are right and nothing is left over, whatever happens in whatever order."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    machine = type("Machine", (NodeMachine,), {"library": library})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
