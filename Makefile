@@ -28,8 +28,8 @@ unit: .venv/.ready
 e2e: .venv/.ready ## the real cluster; says what it leaves out where it can't run
 	hack/e2e
 
-cluster: ## a real one-node Kubernetes with the daemon in it
-	hack/cluster/build && hack/cluster/up
+cluster: .venv/.ready ## a real one-node Kubernetes with the daemon and simulated GPUs in it, to play with
+	hack/play
 
 cluster-down:
 	hack/cluster/down --wipe

@@ -98,7 +98,7 @@ class OtherDriver:
             spec = {
                 "cdiVersion": "0.3.0",
                 "kind": f"{NAME}/claim",
-                "devices": [{"name": ref.uid, "containerEdits": edits}],
+                "devices": [{"name": f"claim-{ref.uid}", "containerEdits": edits}],
             }
             _spec_file(ref.uid).write_text(json.dumps(spec))
             for result in claim["status"]["allocation"]["devices"]["results"]:
@@ -107,7 +107,7 @@ class OtherDriver:
                         request_names=[result["request"]],
                         pool_name=result["pool"],
                         device_name=result["device"],
-                        cdi_device_ids=[f"{NAME}/claim={ref.uid}"],
+                        cdi_device_ids=[f"{NAME}/claim=claim-{ref.uid}"],
                     )
         return answer
 

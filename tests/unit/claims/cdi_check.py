@@ -20,7 +20,9 @@ def check(spec: Spec) -> None:
     nodes = [n for e in _edits(spec) for n in e.get("deviceNodes", [])]
     mounts = [m for e in _edits(spec) for m in e.get("mounts", [])]
     assert '"additionalGids"' not in text
-    needed = "0.5.0" if any("hostPath" in n for n in nodes) else "0.4.0" if any("type" in m for m in mounts) else "0.3.0"
+    needed = (
+        "0.5.0" if any("hostPath" in n for n in nodes) else "0.4.0" if any("type" in m for m in mounts) else "0.3.0"
+    )
     assert spec["cdiVersion"] == needed
 
 

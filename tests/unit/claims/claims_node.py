@@ -202,7 +202,9 @@ def driver_edits(uuids: Collection[str], **more: Any) -> DriverEdits:
 class Node:
     """The claims' part of the daemon over one directory. `start` is what a new process does; `reboot` is the node's."""
 
-    def __init__(self, root: Path, library: Path, api: Any = None, *, timeout: float = 10.0, grace: float = 300.0) -> None:
+    def __init__(
+        self, root: Path, library: Path, api: Any = None, *, timeout: float = 10.0, grace: float = 300.0
+    ) -> None:
         self.root, self.library, self.timeout, self.grace = root, library, timeout, grace
         self.api = api if api is not None else Api()
         self.inventory: Inventory | None = GPUS
@@ -287,7 +289,7 @@ class Node:
                 if path.parent.name == "damaged" or path.name == "damaged":
                     continue
                 found[str(path.relative_to(self.root))] = "" if path.is_dir() else path.read_bytes().hex()
-        return {name: content for name, content in found.items() if name not in ("plugin/claims",)}
+        return {name: content for name, content in found.items() if name != "plugin/claims"}
 
     async def _inventory(self) -> Inventory:
         if self.inventory is None:
@@ -297,8 +299,7 @@ class Node:
 
 def devices(answer: Answer) -> tuple[PreparedDevice, ...]:
     """The devices of an answer that has to be good."""
-    if isinstance(answer, HamiError):
-        raise AssertionError(f"refused: {answer}")
+    assert not isinstance(answer, HamiError), f"refused: {answer}"
     return answer
 
 

@@ -31,7 +31,7 @@ OPERATIONS = (
 WRITING = {"write", "fsync", "rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir", "chmod", "fchmod"}
 
 
-class Died(BaseException):  # noqa: N818 - not an error: the process is gone
+class Died(BaseException):
     """The process ended at this operation; nothing of it runs any more."""
 
 

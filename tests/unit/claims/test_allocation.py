@@ -90,7 +90,11 @@ BAD: list[tuple[str, Callable[[Json], Any], str]] = [
     ),
     ("other pool", lambda c: allocation(c)["devices"]["results"][0].update(pool="node-2"), "unknown pool 'node-2'"),
     ("no pool", lambda c: allocation(c)["devices"]["results"][0].pop("pool"), "unknown pool None"),
-    ("no share ID", lambda c: allocation(c)["devices"]["results"][0].pop("shareID"), "no shareID.*DRAConsumableCapacity"),
+    (
+        "no share ID",
+        lambda c: allocation(c)["devices"]["results"][0].pop("shareID"),
+        "no shareID.*DRAConsumableCapacity",
+    ),
     (
         "no capacity",
         lambda c: allocation(c)["devices"]["results"][0].pop("consumedCapacity"),
@@ -101,12 +105,18 @@ BAD: list[tuple[str, Callable[[Json], Any], str]] = [
         lambda c: allocation(c)["devices"]["results"][0]["consumedCapacity"].pop("cores"),
         r"results\[0\].consumedCapacity.cores: missing",
     ),
-    ("not ours", lambda c: allocation(c)["devices"]["results"][0].update(driver="x"), f"holds no device of driver {DRIVER}"),
+    (
+        "not ours",
+        lambda c: allocation(c)["devices"]["results"][0].update(driver="x"),
+        f"holds no device of driver {DRIVER}",
+    ),
     ("no results", lambda c: allocation(c).update(devices=None, config=None), f"holds no device of driver {DRIVER}"),
     ("no consumer", lambda c: c["status"].pop("reservedFor"), "is reserved for no pod"),
     (
         "podgroup",
-        lambda c: c["status"].update(reservedFor=[{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g"}]),
+        lambda c: c["status"].update(
+            reservedFor=[{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g"}]
+        ),
         r"status.reservedFor\[0\] is podgroups 'g', not a pod",
     ),
     (
@@ -114,7 +124,11 @@ BAD: list[tuple[str, Callable[[Json], Any], str]] = [
         lambda c: allocation(c)["devices"]["results"].append(result()),
         "same share twice",
     ),
-    ("source", lambda c: allocation(c)["devices"].update(config=[config("FromMars")]), r"config\[0\].source: 'FromMars'"),
+    (
+        "source",
+        lambda c: allocation(c)["devices"].update(config=[config("FromMars")]),
+        r"config\[0\].source: 'FromMars'",
+    ),
 ]
 
 
@@ -133,7 +147,9 @@ def test_memory_that_is_no_whole_mib_is_refused(memory: str) -> None:
         read(claim("c", [result(memory=memory)]))
 
 
-@pytest.mark.parametrize(("capacity", "text"), [("memory", "lots"), ("cores", "10 %"), ("cores", "0.5"), ("cores", "-1")])
+@pytest.mark.parametrize(
+    ("capacity", "text"), [("memory", "lots"), ("cores", "10 %"), ("cores", "0.5"), ("cores", "-1")]
+)
 def test_odd_quantities_are_refused(capacity: str, text: str) -> None:
     """What is no whole number is named with its field."""
     amounts = {"memory": "1Mi", "cores": "0", capacity: text}

@@ -180,6 +180,7 @@ def test_prepare_fails_whole_and_can_be_tried_again(situation: Situation, node_i
         assert after == before, where
         devices(prepare(node))  # type: ignore[arg-type]
         is_right(node)
+        assert (cache(node) / "vgpu.cache").exists() == (situation in (prepared, repeated, damaged, forgotten))
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -200,6 +201,8 @@ def test_a_death_in_prepare_loses_nothing(situation: Situation, node_in: MakeNod
             assert situation is nothing, f"operation {k}: the claim is lost"
         devices(prepare(node))  # type: ignore[arg-type]
         is_right(node)
+        # A region of a former boot or allocation tells wrong things; one of now may be in use.
+        assert (cache(node) / "vgpu.cache").exists() == (situation in (prepared, repeated, damaged, forgotten))
         assert unprepare(node) is None
         assert node.snapshot() == {}
 

@@ -19,7 +19,14 @@ from claims_node import GPUS, KIND, Json, Node, claim, container, inject, kubele
 from file_faults import Died, error, faults
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
 from hami_kubeletplugin.claims.records import Records
@@ -165,6 +172,27 @@ class NodeMachine(RuleBasedStateMachine):
         self.prepared.clear()
         self.settled = False
 
+    def life(self, name: str) -> str:
+        """What a region file belongs to: a boot and an allocation."""
+        (one,) = self.objects[name]["status"]["allocation"]["devices"]["results"]
+        return f"boot {self.node.boots}, share {one['shareID']}"
+
+    def regions(self, name: str) -> list[Path]:
+        """Where region files of a claim would be."""
+        return [folder / "vgpu.cache" for folder in (self.node.hami / "cache" / self.uid(name)).glob("*")]
+
+    def uid(self, name: str) -> str:
+        """Of a claim."""
+        found: str = self.objects[name]["metadata"]["uid"]
+        return found
+
+    @precondition(lambda self: self.settled)
+    @rule(name=names)
+    def use(self, name: str) -> None:
+        """A container of a prepared claim makes its region file."""
+        for region in self.regions(name) if name in self.prepared else []:
+            region.write_text(self.life(name))
+
     @rule(away=st.booleans())
     def api_server(self, away: bool) -> None:
         """Goes or comes; patience is nearly nothing here."""
@@ -175,7 +203,7 @@ class NodeMachine(RuleBasedStateMachine):
     @rule(name=names, what=st.sampled_from(["spec", "cache", "record", "damage"]))
     def harm(self, name: str, what: str) -> None:
         """Somebody deletes or breaks a file."""
-        uid = self.objects[name]["metadata"]["uid"]
+        uid = self.uid(name)
         record, spec = self.node.records.path(uid), self.node.specs.path(uid)
         if what == "spec":
             spec.unlink(missing_ok=True)
@@ -198,7 +226,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     def is_known(self, name: str) -> bool:
         """Whether a good record or a spec tells of a claim."""
-        uid = self.objects[name]["metadata"]["uid"]
+        uid = self.uid(name)
         try:
             return self.node.records.load(uid) is not None or self.node.specs.exists(uid)
         except RecordDamaged:
@@ -229,9 +257,15 @@ class NodeMachine(RuleBasedStateMachine):
                 assert Path(seen.mounts["/usr/local/vgpu/cache"]).is_dir()
 
     @invariant()
+    def regions_are_of_now(self) -> None:
+        """A region keeps its first limits and its processes for ever, so none outlives its boot or allocation."""
+        for name in self.prepared if self.settled else ():
+            assert {region.read_text() for region in self.regions(name) if region.exists()} <= {self.life(name)}
+
+    @invariant()
     def nothing_is_left_over(self) -> None:
         """What the kubelet never asked for or let go has no file; and nothing stays half-written after a start."""
-        uids = {self.objects[name]["metadata"]["uid"] for name in self.asked if name in self.objects}
+        uids = {self.uid(name) for name in self.asked if name in self.objects}
         left = [path for path in self.node.snapshot() if not any(uid in path for uid in uids)]
         assert left == []
         assert not [path for path in self.root.rglob("*") if path.name.endswith(".tmp")]
@@ -243,7 +277,7 @@ class NodeMachine(RuleBasedStateMachine):
             return
         kept = Records(self.node.plugin / "claims")
         for name in self.prepared:
-            record = kept.load(self.objects[name]["metadata"]["uid"])
+            record = kept.load(self.uid(name))
             assert record is not None
             assert record.devices(KIND) == self.answers[name]
 
@@ -255,7 +289,7 @@ def test_any_sequence_of_events(library: Path, monkeypatch: pytest.MonkeyPatch) 
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=30,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

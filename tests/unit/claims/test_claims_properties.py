@@ -249,7 +249,7 @@ def _together(pod_a: Pod, a: str, pod_b: Pod, b: str) -> bool:
 
 
 @given(worlds(), st.data())
-@settings(max_examples=220, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_container_gets_what_was_allocated_or_a_claim_is_refused(world: World, data: st.DataObject) -> None:
     """Whatever the use of claims by containers: right limits on the right GPUs in bus order, or a refusal."""
     refused = prepare(world)
@@ -263,7 +263,7 @@ def test_every_container_gets_what_was_allocated_or_a_claim_is_refused(world: Wo
 
 
 @given(tidy_worlds(), st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_containers_with_shares_of_their_own_are_never_refused(world: World, data: st.DataObject) -> None:
     """Refusals are for what can't be kept; containers that share nothing always start."""
     assert prepare(world) is None

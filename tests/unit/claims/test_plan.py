@@ -83,7 +83,9 @@ def test_shares_of_one_request_on_one_gpu() -> None:
 
 def test_a_share_in_two_running_containers_is_refused() -> None:
     """Both would get the whole limit."""
-    with pytest.raises(ClaimError, match=r"p/x and p/y would both get the whole limit of request a, b.*allowSharedContainers"):
+    with pytest.raises(
+        ClaimError, match=r"p/x and p/y would both get the whole limit of request a, b.*allowSharedContainers"
+    ):
         planned(claim("c", TWO), [pod("p", container("x", "c"), container("y", "c"))])
 
 
@@ -100,7 +102,7 @@ def test_init_containers_may_share_with_what_runs_later(init: list[Json], refuse
     made = claim("c", [result()])
     pods = [pod("p", container("x", "c"), init=init)]
     if refused:
-        with pytest.raises(ClaimError, match="p/s and p/x|p/x and p/s|p/i and p/s"):
+        with pytest.raises(ClaimError, match=r"p/s and p/x|p/x and p/s|p/i and p/s"):
             planned(made, pods)
     else:
         # Not one region file for several containers: the library tells processes apart by pid.
@@ -129,7 +131,7 @@ def test_two_pods_with_a_request_each() -> None:
 
 
 def test_two_pods_that_share_by_consent() -> None:
-    """allowSharedContainers accepts the whole limit for each; every container has its own cache."""
+    """With allowSharedContainers people accept the whole limit for each; every container has its own cache."""
     pods = [pod("p", container("x", "c")), pod("q", container("x", "c"))]
     made = planned(claim("c", [result()], pods=("p", "q"), configs=[ALLOW]), pods)
     assert (made.uses[0].containers, made.uses[0].cache, made.cache_uses()) == (("p/x", "q/x"), "private", ())
@@ -142,7 +144,7 @@ def test_a_claim_that_may_be_shared_has_private_caches_from_the_start() -> None:
 
 
 def test_sharing_needs_every_requests_consent() -> None:
-    """allowSharedContainers of one request says nothing about another in the same containers."""
+    """What one request allows says nothing about another in the same containers."""
     made = claim("c", TWO, configs=[config(requests=["a"], allowSharedContainers=True)])
     with pytest.raises(ClaimError, match="would both get"):
         planned(made, [pod("p", container("x", "c"), container("y", "c"))])
@@ -159,7 +161,7 @@ def test_different_views_through_another_claim_are_refused() -> None:
     """An init container with one claim and the main container with two see different numberings."""
     one, two = claim("one", [result(0)]), claim("two", [result(1)])
     pods = [pod("p", container("x", "one", "two"), init=[container("i", "one")])]
-    with pytest.raises(ClaimError, match="p/i and p/x both use request 'gpu'|p/x and p/i both use request 'gpu'"):
+    with pytest.raises(ClaimError, match=r"p/i and p/x both use request 'gpu'|p/x and p/i both use request 'gpu'"):
         planned(one, pods, two)
 
 
@@ -211,7 +213,9 @@ def test_more_shares_than_gpus_fit() -> None:
     assert limits(made.uses[0]) == {UUID[0]: (200, 20)}
 
 
-@pytest.mark.parametrize(("field", "a", "b"), [("corePolicy", "force", "disable"), ("priority", "high", "low"), ("logLevel", 1, 4)])
+@pytest.mark.parametrize(
+    ("field", "a", "b"), [("corePolicy", "force", "disable"), ("priority", "high", "low"), ("logLevel", 1, 4)]
+)
 def test_conflicting_configs_are_refused(field: str, a: object, b: object) -> None:
     """HAMi-core knows one value per container; the message names field, values and requests."""
     configs = [config(requests=["a"], **{field: a}), config(requests=["b"], **{field: b})]
@@ -223,7 +227,9 @@ def test_conflicting_configs_are_refused(field: str, a: object, b: object) -> No
 
 def test_a_silent_request_goes_along() -> None:
     """A request without a config takes the value of the other one in its container."""
-    made = planned(claim("c", TWO, configs=[config(requests=["a"], corePolicy="force")]), [pod("p", container("x", "c"))])
+    made = planned(
+        claim("c", TWO, configs=[config(requests=["a"], corePolicy="force")]), [pod("p", container("x", "c"))]
+    )
     assert made.uses[0].core_policy == "force"
 
 
@@ -251,7 +257,9 @@ def test_admin_access_may_be_shared_by_containers() -> None:
 
 def test_a_vanished_device_is_refused() -> None:
     """The message has the device, what is there instead, and what to do."""
-    with pytest.raises(ClaimError, match=r"request 'gpu': device hami-gpu-9 is not on this node now \(there: hami-gpu-0, "):
+    with pytest.raises(
+        ClaimError, match=r"request 'gpu': device hami-gpu-9 is not on this node now \(there: hami-gpu-0, "
+    ):
         planned(claim("c", [result(9)]), [pod("p", container("x", "c"))])
 
 

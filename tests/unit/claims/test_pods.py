@@ -62,7 +62,9 @@ def test_a_claim_that_no_container_uses_is_still_the_pods() -> None:
     assert read_pod(obj).claim_names == {"c"}
 
 
-@pytest.mark.parametrize(("phase", "finished"), [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)])
+@pytest.mark.parametrize(
+    ("phase", "finished"), [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)]
+)
 def test_finished(phase: str, finished: bool) -> None:
     """Only pods that ended for good have finished."""
     assert read_pod(pod("p", container("x"), phase=phase)).finished is finished

@@ -140,7 +140,9 @@ def test_mounts() -> None:
 
 def test_a_private_cache_is_a_tmpfs_of_the_container() -> None:
     """Containers that share a share never share a region file."""
-    made = prepared(claim("c", [result()], configs=[config(allowSharedContainers=True)]), *(container(n, "c") for n in "xy"))
+    made = prepared(
+        claim("c", [result()], configs=[config(allowSharedContainers=True)]), *(container(n, "c") for n in "xy")
+    )
     spec = rendered(made)
     assert mounts(spec)["/usr/local/vgpu/cache"]["type"] == "tmpfs"
     assert "mode=1777" in mounts(spec)["/usr/local/vgpu/cache"]["options"]
@@ -171,7 +173,10 @@ def test_void_keeps_an_nvidia_runtime_from_injecting_again() -> None:
 
 def test_runtime_mode_names_the_containers_gpus() -> None:
     """`--driver-edits=runtime`: every device names all GPUs of its container, and no others."""
-    spec = rendered(prepared(claim("c", FOUR), container("x", "c/r0", "c/r2"), container("y", "c/r1")), edits=DriverEdits(visible="uuids"))
+    spec = rendered(
+        prepared(claim("c", FOUR), container("x", "c/r0", "c/r2"), container("y", "c/r1")),
+        edits=DriverEdits(visible="uuids"),
+    )
     by_request = {name.split(".")[-3]: name for name in ids(spec)}
     for one in ("r0", "r2"):
         assert inject([spec], [by_request[one]]).env["NVIDIA_VISIBLE_DEVICES"] == f"{UUID[2]},{UUID[0]}"
@@ -180,7 +185,9 @@ def test_runtime_mode_names_the_containers_gpus() -> None:
 
 def test_without_libcuda_the_claim_is_refused() -> None:
     """The preload file without libcuda kills every program of the container."""
-    with pytest.raises(ClaimError, match=r"claim default/c: the driver's edits mount no libcuda\.so.*would die; repair"):
+    with pytest.raises(
+        ClaimError, match=r"claim default/c: the driver's edits mount no libcuda\.so.*would die; repair"
+    ):
         rendered(prepared(claim("c", FOUR), container("x", "c")), edits=driver_edits([], libcuda=False))
 
 
@@ -201,8 +208,14 @@ def test_admin_access_shows_devices_and_limits_nothing() -> None:
     ("fields", "variables"),
     [
         ({}, {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": None}),
-        ({"corePolicy": "force", "priority": "high"}, {"GPU_CORE_UTILIZATION_POLICY": "force", "CUDA_TASK_PRIORITY": "0"}),
-        ({"corePolicy": "disable", "priority": "low"}, {"GPU_CORE_UTILIZATION_POLICY": "disable", "CUDA_TASK_PRIORITY": "1"}),
+        (
+            {"corePolicy": "force", "priority": "high"},
+            {"GPU_CORE_UTILIZATION_POLICY": "force", "CUDA_TASK_PRIORITY": "0"},
+        ),
+        (
+            {"corePolicy": "disable", "priority": "low"},
+            {"GPU_CORE_UTILIZATION_POLICY": "disable", "CUDA_TASK_PRIORITY": "1"},
+        ),
         ({"logLevel": 0}, {"LIBCUDA_LOG_LEVEL": "0"}),
     ],
 )

@@ -125,7 +125,9 @@ async def test_a_stale_claim_without_a_record_is_found_by_its_spec(node: Node) -
     assert node.snapshot() == {}
 
 
-async def test_a_stale_claim_that_can_not_be_removed_is_tried_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stale_claim_that_can_not_be_removed_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The record stays until all is gone."""
     (obj,) = await prepared(node, "c")
     gone(node)
@@ -277,5 +279,5 @@ def _raise(error: Exception) -> Callable[..., Any]:
 
 async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - files signal nothing
             await asyncio.sleep(0.01)
