@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from structlog.contextvars import bound_contextvars
@@ -61,8 +61,9 @@ class Claims:
     async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """Prepare claims; see `ClaimService.prepare`."""
         reader = Reader(self._api, driver=self._driver, node=self._node, patience=self._timeout * 0.8)
+        asked = frozenset(ref.uid for ref in refs)
         try:
-            return await self._each(refs, lambda ref: self._prepare(ref, reader), "prepare")
+            return await self._each(refs, lambda ref: self._prepare(ref, reader, asked), "prepare")
         finally:
             await reader.close()
 
@@ -93,13 +94,13 @@ class Claims:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _prepare(self, ref: ClaimRef, reader: Reader) -> tuple[PreparedDevice, ...]:
+    async def _prepare(self, ref: ClaimRef, reader: Reader, asked: Container[str]) -> tuple[PreparedDevice, ...]:
         started = time.perf_counter()
         prepared, neighbours = await self._plan_and_put(ref, reader)
         for other in neighbours:
             # The kubelet doesn't ask again for a claim that it holds for prepared, but that may have been planned when no
             # container used it together with this one.
-            if await asyncio.to_thread(self._state.knows, other.uid):
+            if other.uid not in asked and await asyncio.to_thread(self._state.knows, other.uid):
                 await self._plan_and_put(other, reader)
         milliseconds = round((time.perf_counter() - started) * 1000, 2)
         log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
