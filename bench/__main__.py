@@ -17,7 +17,7 @@ from typing import Any
 from bench import figures
 from bench.daemon import Daemon, Places, running
 from bench.figures import Figure, Watch
-from bench.objects import Namespace, namespace
+from bench.objects import NODES, Namespace, namespace
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.claims import files
 from hami_kubeletplugin.kube.config import from_kubeconfig
@@ -40,8 +40,8 @@ async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
     """Everything, in order."""
     async with KubeClient(from_kubeconfig(kubeconfig)) as api, namespace(api) as objects:
         say("making pods and claims")
-        singles = await objects.claims([number % 8 for number in range(SINGLES)])
-        pods = [await objects.pod_claims([number % 8 for number in range(16)]) for _ in range(4)]
+        singles = await objects.claims(NODES[0], [number % 8 for number in range(SINGLES)])
+        pods = [await objects.pod_claims(NODES[0], [number % 8 for number in range(16)]) for _ in range(4)]
         return [
             *await references(api, places, singles),
             *await usual_node(kubeconfig, places, api, singles, pods),
@@ -72,9 +72,9 @@ async def usual_node(
     say(f"8 GPUs: {STARTS} starts")
     starts = []
     for _ in range(STARTS):
-        async with running(kubeconfig, places, api, "a100x8") as daemon:
+        async with running(kubeconfig, places, api, NODES[0], "a100x8") as daemon:
             starts.append(daemon)
-    async with running(kubeconfig, places, api, "a100x8") as daemon:
+    async with running(kubeconfig, places, api, NODES[0], "a100x8") as daemon:
         plugin = daemon.plugin
         say("8 GPUs: calls")
         empty = Watch()
@@ -107,26 +107,38 @@ async def usual_node(
 async def full_node(
     kubeconfig: Path, places: Places, api: KubeClient, objects: Namespace, singles: Sequence[ClaimRef]
 ) -> list[Figure]:
-    """100 GPUs with 10 shares each: what the prepared claims cost the next one."""
+    """100 GPUs with 10 shares each: what the prepared claims cost the next one.
+
+    Two daemons take turns, one with nothing prepared: whatever else the machine does meets both.
+    """
     say(f"{GPUS} GPUs x {SHARES} shares: making pods and claims")
-    standing = await objects.claims([number // SHARES for number in range(GPUS * SHARES)])
-    async with running(kubeconfig, places, api, f"a100x{GPUS}") as daemon:
+    standing = await objects.claims(NODES[1], [number // SHARES for number in range(GPUS * SHARES)])
+    others = await objects.claims(NODES[1], [number % 8 for number in range(len(singles))])
+    simulate = f"a100x{GPUS}"
+    async with (
+        running(kubeconfig, places, api, NODES[0], simulate) as empty,
+        running(kubeconfig, places, api, NODES[1], simulate) as full,
+    ):
         results = [
-            Figure(f"start to slices visible, {GPUS} GPUs", "ms", [daemon.published]),
-            Figure(f"slices of {daemon.devices} GPUs", "", [daemon.slices]),
+            Figure(f"start to slices visible, {GPUS} GPUs", "ms", [empty.published, full.published]),
+            Figure(f"slices of {full.devices} GPUs", "", [full.slices]),
         ]
-        medians = {}
-        for level in (0, 100, len(standing)):
-            say(f"{GPUS} GPUs: {level} claims prepared")
-            await at_once(daemon.plugin, standing[:level])
-            prepare, unprepare = await one_by_one(daemon.plugin, singles)
-            results.append(Figure(f"prepare one claim, {level} prepared", "ms", prepare.laps))
-            results.append(Figure(f"unprepare one claim, {level} prepared", "ms", unprepare.laps))
-            medians[level] = results[-2].p50
-        results.append(
-            Figure(f"{len(standing)} prepared against none", "times", [medians[len(standing)] / medians[0]], 1.2)
-        )
-        results += await rest(daemon)
+        for start, end in ((0, 100), (100, len(standing))):
+            say(f"{GPUS} GPUs: {end} claims prepared")
+            await at_once(full.plugin, standing[start:end])
+            prepare, unprepare, bare_prepare, bare_unprepare = Watch(), Watch(), Watch(), Watch()
+            for one, other in zip(singles, others, strict=True):
+                await there_and_back(empty.plugin, one, bare_prepare, bare_unprepare)
+                await there_and_back(full.plugin, other, prepare, unprepare)
+            figures_of_level = (
+                (f"prepare one claim, {end} prepared", prepare, bare_prepare),
+                (f"unprepare one claim, {end} prepared", unprepare, bare_unprepare),
+            )
+            for name, watch, bare in figures_of_level:
+                results.append(Figure(name, "ms", watch.laps))
+                results.append(Figure("    meanwhile with none prepared", "ms", bare.laps))
+                results.append(Figure("    ratio", "times", [results[-2].p50 / results[-1].p50], 1.2))
+        results += await rest(full)
     return results
 
 
@@ -141,14 +153,19 @@ async def rest(daemon: Daemon) -> list[Figure]:
 
 
 async def one_by_one(plugin: Plugin, claims: Sequence[ClaimRef]) -> tuple[Watch, Watch]:
-    """Prepare and unprepare each claim, one call at a time; so what else is prepared stays the same."""
+    """Prepare and unprepare each claim, one call at a time."""
     prepare, unprepare = Watch(), Watch()
     for ref in claims:
-        async with prepare.lap():
-            await prepared(plugin, [ref])
-        async with unprepare.lap():
-            await unprepared(plugin, [ref])
+        await there_and_back(plugin, ref, prepare, unprepare)
     return prepare, unprepare
+
+
+async def there_and_back(plugin: Plugin, ref: ClaimRef, prepare: Watch, unprepare: Watch) -> None:
+    """Prepare and unprepare one claim."""
+    async with prepare.lap():
+        await prepared(plugin, [ref])
+    async with unprepare.lap():
+        await unprepared(plugin, [ref])
 
 
 async def many_callers(plugin: Plugin, claims: Sequence[ClaimRef]) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.objects import NODE
+from bench.objects import remove_slices
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
@@ -26,8 +26,8 @@ class Places:
     """Where it keeps its files.
 
     Attributes:
-        disk: On a real disk: records, HAMi-core's files, caches.
-        memory: On a tmpfs, as /run is: CDI specs, the kubelet's registry.
+        disk: On a real disk, a folder for each node: records, HAMi-core's files, caches.
+        memory: On a tmpfs, as /run is, too: CDI specs, the kubelet's registry.
     """
 
     disk: Path
@@ -83,24 +83,24 @@ class Daemon:
 
 
 @contextlib.asynccontextmanager
-async def running(kubeconfig: Path, places: Places, api: KubeClient, simulate: str) -> AsyncIterator[Daemon]:
+async def running(kubeconfig: Path, places: Places, api: KubeClient, node: str, simulate: str) -> AsyncIterator[Daemon]:
     """Start it, wait until it is registered and its GPUs are visible, stop it at the end.
 
     Raises:
         TimeoutError: It did not come that far; its log is on stderr.
     """
-    for slice_ in (await api.list_slices(DRIVER, NODE)).items:
-        await api.delete_slice(slice_)
-    since = (await api.list_slices(DRIVER, NODE)).resource_version
-    registry = places.memory / "registry"
+    await remove_slices(api, node)
+    since = (await api.list_slices(DRIVER, node)).resource_version
+    disk, memory = places.disk / node, places.memory / node
+    registry = memory / "registry"
     async with StandinKubelet(registry, poll=0.005) as kubelet:
-        visible = asyncio.create_task(_visible(api, since))
+        visible = asyncio.create_task(_visible(api, node, since))
         started = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             *(Path(sys.executable).parent / "hami-kubeletplugin", "run"),
-            *("--simulate", simulate, "--driver-edits", "none", "--node-name", NODE, "--log-level", "warning"),
-            *("--kubeconfig", kubeconfig, "--registry-dir", registry, "--cdi-dir", places.memory / "cdi"),
-            *("--plugin-dir", places.disk / "plugin", "--hami-dir", places.disk / "vgpu"),
+            *("--simulate", simulate, "--driver-edits", "none", "--node-name", node, "--log-level", "warning"),
+            *("--kubeconfig", kubeconfig, "--registry-dir", registry, "--cdi-dir", memory / "cdi"),
+            *("--plugin-dir", disk / "plugin", "--hami-dir", disk / "vgpu"),
             *("--library", _some_shared_object()),
         )
         try:
@@ -118,10 +118,10 @@ async def running(kubeconfig: Path, places: Places, api: KubeClient, simulate: s
             await asyncio.wait_for(process.wait(), PATIENCE)
 
 
-async def _visible(api: KubeClient, since: str) -> tuple[float, int, int]:
+async def _visible(api: KubeClient, node: str, since: str) -> tuple[float, int, int]:
     """When the pool was complete: time, slices, devices."""
     devices: dict[str, int] = {}
-    async for event in api.watch_slices(DRIVER, NODE, since):
+    async for event in api.watch_slices(DRIVER, node, since):
         if event.type != "BOOKMARK":
             spec = event.object["spec"]
             devices[event.object["metadata"]["name"]] = len(spec["devices"])

@@ -1,4 +1,4 @@
-"""A namespace of the bench's own: pods that stay Pending, and claims as the scheduler leaves them."""
+"""Nodes and a namespace of the bench's own: pods that are bound and stay Pending, claims as the scheduler leaves them."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.kube.client import Call
 from hami_kubeletplugin.kube.resource_api import KubeClient
 
-NODE: Final = "hami-bench-node"
+NODES: Final = ("hami-bench-1", "hami-bench-2")
 _AT_ONCE: Final = 24
 
 Json = Mapping[str, Any]
@@ -41,26 +41,26 @@ class Namespace:
         for path in (self._claims, f"{self._core}/pods", self._core):
             await _delete(self._api, path)
 
-    async def pod_claims(self, devices: Sequence[int]) -> list[ClaimRef]:
-        """One pod with a container and a claim for each of these device minors.
+    async def pod_claims(self, node: str, devices: Sequence[int]) -> list[ClaimRef]:
+        """One pod on a node, with a container and a claim for each of these device minors.
 
         Each claim holds a tenth of its device, allocated and reserved for the pod.
         """
         name = f"pod-{next(self._numbers)}"
         names = [f"{name}-{index}" for index in range(len(devices))]
-        pod = await self._post("pods", f"{self._core}/pods", _pod(name, names))
+        pod = await self._post("pods", f"{self._core}/pods", _pod(name, node, names))
         return await asyncio.gather(
-            *(self._claim(claim, device, pod) for claim, device in zip(names, devices, strict=True))
+            *(self._claim(claim, node, device, pod) for claim, device in zip(names, devices, strict=True))
         )
 
-    async def claims(self, devices: Sequence[int]) -> list[ClaimRef]:
+    async def claims(self, node: str, devices: Sequence[int]) -> list[ClaimRef]:
         """As `pod_claims`, each claim with a pod of its own."""
-        made = await asyncio.gather(*(self.pod_claims([device]) for device in devices))
+        made = await asyncio.gather(*(self.pod_claims(node, [device]) for device in devices))
         return [ref for refs in made for ref in refs]
 
-    async def _claim(self, name: str, device: int, pod: Json) -> ClaimRef:
+    async def _claim(self, name: str, node: str, device: int, pod: Json) -> ClaimRef:
         claim = await self._post("resourceclaims", self._claims, _unallocated(name))
-        status = _allocation(device, pod)
+        status = _allocation(node, device, pod)
         call = Call("update", "resourceclaims/status", f"{self._claims}/{name}/status", name)
         await self._ask(call, {**claim, "status": status})
         return ClaimRef(self._name, name, claim["metadata"]["uid"])
@@ -75,37 +75,45 @@ class Namespace:
 
 @contextlib.asynccontextmanager
 async def namespace(api: KubeClient) -> AsyncIterator[Namespace]:
-    """A node and a namespace, removed at the end with all that is in them."""
+    """Two nodes and a namespace, removed at the end with all that is in them."""
     made = Namespace(api, f"hami-bench-{secrets.token_hex(4)}")
-    await _remove_node(api)  # of a run that was killed
+    await _remove_nodes(api)  # of a run that was killed
     try:
-        await api.ask(Call("create", "nodes", "/api/v1/nodes"), _object("Node", NODE))
+        for node in NODES:
+            await api.ask(Call("create", "nodes", "/api/v1/nodes"), _object("Node", node))
         await made.create()
         yield made
     finally:
         await made.remove()
-        await _remove_node(api)
+        await _remove_nodes(api)
 
 
-async def _remove_node(api: KubeClient) -> None:
-    for slice_ in (await api.list_slices(DRIVER, NODE)).items:
+async def _remove_nodes(api: KubeClient) -> None:
+    for node in NODES:
+        await remove_slices(api, node)
+        await _delete(api, f"/api/v1/nodes/{node}")
+
+
+async def remove_slices(api: KubeClient, node: str) -> None:
+    """Delete our slices of a node."""
+    for slice_ in (await api.list_slices(DRIVER, node)).items:
         await _delete(api, f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")
-    await _delete(api, f"/api/v1/nodes/{NODE}")
 
 
 async def _delete(api: KubeClient, path: str) -> None:
     with contextlib.suppress(ApiNotFound):
-        await api.ask(Call("delete", path, path))
+        # No grace: no kubelet is there to end the pods.
+        await api.ask(Call("delete", path, path, query={"gracePeriodSeconds": "0"}))
 
 
 def _object(kind: str, name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
 
 
-def _pod(name: str, claims: Sequence[str]) -> Json:
+def _pod(name: str, node: str, claims: Sequence[str]) -> Json:
     return _object("Pod", name) | {
         "spec": {
-            "schedulerName": "nobody",
+            "nodeName": node,
             "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
             "containers": [
                 {"name": f"c{index}", "image": "none", "resources": {"claims": [{"name": claim}]}}
@@ -126,16 +134,16 @@ def _unallocated(name: str) -> Json:
     }
 
 
-def _allocation(device: int, pod: Json) -> Json:
+def _allocation(node: str, device: int, pod: Json) -> Json:
     result = {
         "request": "gpu",
         "driver": DRIVER,
-        "pool": NODE,
+        "pool": node,
         "device": f"hami-gpu-{device}",
         "shareID": str(uuid.uuid4()),
         "consumedCapacity": {"memory": "4000Mi", "cores": "10", "shares": "1000"},
     }
-    field = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
         "allocation": {
             "devices": {"results": [result]},

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by up, down and control: where things are, and how each part of the cluster is started, found and stopped.
 #
 # No pid files: every process carries CLUSTER_MARK in its environment, so that what a crash left behind is found too and

@@ -7,6 +7,7 @@ Which paths exist is said in `resource_api`.
 import asyncio
 import json
 import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -47,6 +48,10 @@ _ERRORS: Final[Mapping[int, type[ApiError]]] = {
     HTTPStatus.CONFLICT: ApiConflict,
     HTTPStatus.GONE: ApiExpired,
 }
+
+# Each TLS connection reads through a buffer of this size. The default of 256 KiB makes 6 MB for all of ours; an answer has a
+# few KiB.
+SSLProtocol.max_size = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)

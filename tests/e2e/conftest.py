@@ -13,16 +13,33 @@ from e2e.cluster import NAMESPACE, REPOSITORY, Cluster
 from e2e.daemon import Daemon
 from e2e.waiting import wait_for
 
+KUBERNETES = os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2")
 KEEP = os.environ.get("HAMI_E2E_KEEP") == "1"
 """Leave the cluster up afterwards and take it as it is next time: for writing tests."""
 CLEANED = ("pods", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "events")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Nodes boot and API servers go away in here: minutes, not seconds, unless a test says otherwise."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Make our marker known."""
+    config.addinivalue_line("markers", "since(version): needs this version of Kubernetes, e.g. 1.36, or a newer one")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what this Kubernetes does not have. Time-outs are minutes here: nodes boot and API servers go away."""
+    deselected = []
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
+        since = item.get_closest_marker("since")
+        if since and _minor(KUBERNETES) < _minor(since.args[0]):
+            deselected.append(item)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
+
+
+def _minor(version: str) -> int:
+    return int(version.split(".")[1])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -56,7 +73,7 @@ def library() -> Path:
 def cluster() -> Iterator[Cluster]:
     """The cluster, up, with everything of daemonset.yaml except the DaemonSet, whose pod the daemon's process stands for."""
     directory = Path(os.environ.get("CLUSTER_DIR", REPOSITORY / ".cluster")).resolve()
-    cluster = Cluster(os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2"), directory)
+    cluster = Cluster(KUBERNETES, directory)
     cluster.build()
     try:
         if not KEEP:

@@ -20,6 +20,7 @@ def extended(cluster: Cluster) -> Iterator[None]:
     cluster.kubectl("delete", "deviceclass", manifest["metadata"]["name"])
 
 
+@pytest.mark.since("1.36")
 def test_two_whole_gpus(daemon: Daemon, cluster: Cluster, extended: None) -> None:
     """A container with `nvidia.com/gpu: 2` gets two GPUs, limited to all of their memory, in bus order."""
     cluster.apply(pod("p", {**container(), "resources": {"limits": {"nvidia.com/gpu": "2"}}}))

@@ -7,7 +7,9 @@ import json
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from cdi_runtime import inject, kubelet_ids
 
 from hami_kubeletplugin.api.cdi import ContainerEdits, Spec
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
@@ -56,6 +58,9 @@ def inventory(gpus: Iterable[Gpu]) -> Inventory:
 
 GPUS = inventory([gpu(0, 0xAF), gpu(1, 0x86), gpu(2, 0x3B), gpu(3, 0x5E)])
 """Minors against bus order: whoever numbers by minor, name or list order gets limits wrong here. By bus: 2, 3, 1, 0."""
+
+UUID = {g.minor: g.uuid for g in GPUS.gpus}
+"""UUIDs of these by minor."""
 
 
 def uid_of(kind: str, name: str) -> str:
@@ -132,6 +137,7 @@ def pod(name: str, *containers: Json, init: Sequence[Json] = (), phase: str = "P
     return {
         "metadata": {"namespace": NAMESPACE, "name": name, "uid": uid_of("pod", name)},
         "spec": {
+            "nodeName": NODE,
             "resourceClaims": [{"name": n, "resourceClaimName": n} for n in sorted(used)],
             "initContainers": list(init),
             "containers": list(containers),
@@ -146,6 +152,7 @@ class Api:
     def __init__(self) -> None:
         self.claims: dict[tuple[str, str], Json] = {}
         self.pods: dict[tuple[str, str], Json] = {}
+        self.outdated = self.pods  # what the cache shows; the same until a test says otherwise
         self.away = False
         self.gets = 0
         self.hold: asyncio.Event | None = None
@@ -161,9 +168,9 @@ class Api:
         """See `ClaimApi`."""
         return await self._get(self.claims, "resourceclaim", namespace, name)
 
-    async def get_pod(self, namespace: str, name: str) -> Json:
+    async def get_pod(self, namespace: str, name: str, *, cached: bool = False) -> Json:
         """See `ClaimApi`."""
-        return await self._get(self.pods, "pod", namespace, name)
+        return await self._get(self.outdated if cached else self.pods, "pod", namespace, name)
 
     async def _get(self, kind: Mapping[tuple[str, str], Json], word: str, namespace: str, name: str) -> Json:
         self.gets += 1
@@ -291,6 +298,18 @@ class Node:
                 found[str(path.relative_to(self.root))] = "" if path.is_dir() else path.read_bytes().hex()
         return {name: content for name, content in found.items() if name != "plugin/claims"}
 
+    def limits(self, *claims: Json) -> dict[str, tuple[int, int]]:
+        """What a container that uses all of these claims is limited to, in any order, from the files that are there."""
+        answers = {}
+        for obj in claims:
+            record = self.records.load(obj["metadata"]["uid"])
+            assert record is not None
+            answers[obj["metadata"]["name"]] = record.devices(KIND)
+        ids = kubelet_ids(answers, [(name, None) for name in answers])
+        seen, other = (inject(self.all_specs(), order) for order in (ids, ids[::-1]))
+        assert seen.limits(GPUS) == other.limits(GPUS)
+        return seen.limits(GPUS)
+
     async def _inventory(self) -> Inventory:
         if self.inventory is None:
             raise DriverMissing("no NVIDIA driver on this node")
@@ -309,64 +328,7 @@ def refusal(answer: Answer | None) -> str:
     return str(answer)
 
 
-class Seen(NamedTuple):
-    """What a container has after injection."""
-
-    env: dict[str, str]
-    mounts: dict[str, str]
-    gpus: tuple[str, ...]
-    """UUIDs of the GPUs whose device nodes are there."""
-
-    def limits(self, known: Inventory) -> dict[str, tuple[int, int]]:
-        """(MiB, percent) by GPU UUID, as HAMi-core reads them: index i is the i-th GPU of the container in bus order."""
-        here = sorted(self.gpus, key=lambda u: known.by_uuid()[u].bus_order)
-        assert self.env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-        assert self.env["CUDA_VISIBLE_DEVICES"] == ",".join(str(i) for i in range(len(here)))
-        numbered = {name for name in self.env if name.startswith("CUDA_DEVICE_MEMORY_LIMIT")}
-        assert numbered == {f"CUDA_DEVICE_MEMORY_LIMIT_{i}" for i in range(len(here))}
-        found = {}
-        for i, one in enumerate(here):
-            memory = self.env[f"CUDA_DEVICE_MEMORY_LIMIT_{i}"]
-            assert memory.endswith("m")
-            found[one] = int(memory[:-1]), int(self.env.get(f"CUDA_DEVICE_SM_LIMIT_{i}", "0"))
-        return found
-
-
-def inject(specs: Sequence[Spec], ids: Sequence[str]) -> Seen:
-    """What a CDI runtime makes of device IDs, in the order given (container-device-interface pkg/cdi: InjectDevices, Apply).
-
-    A device that two specs have is unresolvable. Later variables and mounts of the same name replace earlier ones.
-    """
-    found: dict[str, tuple[int, ContainerEdits]] = {}
-    for index, spec in enumerate(specs):
-        for device in spec["devices"]:
-            name = f"{spec['kind']}={device['name']}"
-            assert name not in found, f"unresolvable: {name} is in two specs"
-            found[name] = index, device["containerEdits"]
-    edits: list[ContainerEdits] = []
-    used: set[int] = set()
-    for name in ids:
-        index, own = found[name]
-        if index not in used:
-            used.add(index)
-            edits.append(specs[index].get("containerEdits", {}))
-        edits.append(own)
-    env: dict[str, str] = {}
-    mounts: dict[str, str] = {}
-    nodes: list[str] = []
-    for edit in edits:
-        env |= dict(variable.split("=", 1) for variable in edit.get("env", []))
-        mounts |= {mount["containerPath"]: mount["hostPath"] for mount in edit.get("mounts", [])}
-        nodes += [node["path"] for node in edit.get("deviceNodes", [])]
-    return Seen(env, mounts, tuple(sorted({node.removeprefix("/dev/") for node in nodes})))
-
-
-def kubelet_ids(answers: Mapping[str, Sequence[PreparedDevice]], uses: Iterable[tuple[str, str | None]]) -> list[str]:
-    """The CDI IDs that the kubelet injects for a container's (claim name, request or None): manager.go, GetResources."""
-    return [
-        cdi_id
-        for name, request in uses
-        for device in answers[name]
-        if request is None or request in device.requests
-        for cdi_id in device.cdi_ids
-    ]
+def simple(number: int, device: int = 0) -> tuple[Json, Json]:
+    """A claim of 1 GiB and 10 percent, and its pod."""
+    obj = claim(f"c{number}", [result(device, "1Gi", "10")], pods=[f"p{number}"])
+    return obj, pod(f"p{number}", container("x", f"c{number}"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from claims_node import Api, Node
+from claims_node import Api, Json, Node, simple
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,3 +40,11 @@ def api() -> Api:
 def node(tmp_path: Path, library: Path, api: Api) -> Node:
     """A node with nothing prepared."""
     return Node(tmp_path / "node", library, api)
+
+
+@pytest.fixture
+def one(node: Node) -> Json:
+    """A claim whose objects are there."""
+    obj, its_pod = simple(0)
+    node.api.put(obj, its_pod)
+    return obj

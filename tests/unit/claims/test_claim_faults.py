@@ -10,7 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from claims_node import GPUS, Json, Node, claim, container, devices, inject, kubelet_ids, pod, refusal, result
+from cdi_runtime import inject, kubelet_ids
+from claims_node import (
+    GPUS,
+    UUID,
+    Json,
+    Node,
+    claim,
+    container,
+    devices,
+    pod,
+    refusal,
+    result,
+)
 from file_faults import ERRORS, Died, error, faults
 
 from hami_kubeletplugin.api.errors import RecordDamaged
@@ -18,7 +30,6 @@ from hami_kubeletplugin.api.errors import RecordDamaged
 POD = pod("p", container("x", "c/a"), container("y", "c/b"))
 BEFORE = claim("c", [result(0, "1Gi", "10", request="a"), result(1, "2Gi", "20", request="b")])
 OTHER_SHARES = claim("c", [result(2, "3Gi", "30", request="a"), result(1, "4Gi", "40", request="b")])
-UUID = {minor: GPUS.by_device_name()[f"hami-gpu-{minor}"].uuid for minor in range(4)}
 
 
 def nothing(node: Node) -> None:

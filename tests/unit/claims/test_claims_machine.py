@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cdi_check import check
-from claims_node import GPUS, KIND, Json, Node, claim, container, inject, kubelet_ids, pod, result
+from cdi_runtime import check, inject, kubelet_ids
+from claims_node import GPUS, KIND, Json, Node, claim, container, pod, result
 from file_faults import Died, error, faults
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
+from hami_kubeletplugin.api.errors import ApiError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.records import Records
 
 NAMES = ("alone", "one", "two")
@@ -195,10 +195,9 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(away=st.booleans())
     def api_server(self, away: bool) -> None:
-        """Goes or comes; patience is nearly nothing here."""
-        self.api_away = self.node.api.away = away
-        self.node.timeout = 0.05 if away else 10.0
-        self.node.start()
+        """Goes or comes. Not as ApiUnavailable, which is waited for."""
+        self.api_away = away
+        self.node.api.error = ApiError("the API server is away") if away else None
 
     @rule(name=names, what=st.sampled_from(["spec", "cache", "record", "damage"]))
     def harm(self, name: str, what: str) -> None:

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from cdi_check import check
+from cdi_runtime import check, inject, kubelet_ids
 from claims_node import (
     DRIVER,
     KIND,
@@ -23,9 +23,7 @@ from claims_node import (
     container,
     driver_edits,
     gpu,
-    inject,
     inventory,
-    kubelet_ids,
     pod,
     ref,
     result,
@@ -74,13 +72,13 @@ def nodes(draw: st.DrawFn) -> Inventory:
 
 
 @st.composite
-def results(draw: st.DrawFn, gpus: Inventory, *, admin: bool) -> list[Json]:
+def results(draw: st.DrawFn, name: str, gpus: Inventory, *, admin: bool) -> list[Json]:
     """Allocation results of one claim: several requests, subrequests, counts, shares of one GPU."""
     made = []
     for index in range(draw(st.one_of(st.integers(1, 4), st.integers(1, 4), st.integers(1, 20)))):
         request = draw(NAMES) + draw(st.sampled_from(["", "", "/big"]))
         memory = draw(st.sampled_from(["1Mi", "4000Mi", "40Gi", "1073741824", "100Gi"]))
-        share = f"s{index}"
+        share = f"{name}-{index}"
         more: dict[str, Any] = {"adminAccess": True} if admin and draw(st.booleans()) else {}
         minor = draw(st.sampled_from(gpus.gpus)).minor
         made.append(result(minor, memory, str(draw(st.integers(0, 100))), request=request, share=share, **more))
@@ -112,7 +110,7 @@ def worlds(draw: st.DrawFn) -> World:
         st.sampled_from([[], [], [config(allowSharedContainers=True)], [config(requests=["a"], corePolicy="force")]])
     )
     claims = [
-        claim(n, draw(results(gpus, admin=admin)), pods=reserved[n], configs=configs) for n in names if reserved[n]
+        claim(n, draw(results(n, gpus, admin=admin)), pods=reserved[n], configs=configs) for n in names if reserved[n]
     ]
     return World(gpus, claims, pods)
 
@@ -124,7 +122,7 @@ def tidy_worlds(draw: st.DrawFn) -> World:
     containers, claims = [], []
     for c in range(draw(st.integers(1, 4))):
         names = [f"claim-{c}-{i}" for i in range(draw(st.integers(1, 2)))]
-        made = [draw(results(inventory(gpus.gpus[:8]), admin=False)) for _ in names]
+        made = [draw(results(n, inventory(gpus.gpus[:8]), admin=False)) for n in names]
         claims += [claim(n, r, pods=["p0"]) for n, r in zip(names, made, strict=True)]
         containers.append(container(f"c{c}", *names))
     split = draw(st.integers(0, len(containers) - 1))

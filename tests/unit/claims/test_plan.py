@@ -3,7 +3,21 @@
 from collections.abc import Sequence
 
 import pytest
-from claims_node import DRIVER, GPUS, NODE, Json, claim, config, container, gpu, inventory, pod, ref, result
+from claims_node import (
+    DRIVER,
+    GPUS,
+    NODE,
+    UUID,
+    Json,
+    claim,
+    config,
+    container,
+    gpu,
+    inventory,
+    pod,
+    ref,
+    result,
+)
 
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.claims.allocation import read_claim
@@ -11,8 +25,6 @@ from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.gpu.model import Inventory
-
-UUID = {minor: GPUS.by_device_name()[f"hami-gpu-{minor}"].uuid for minor in range(4)}
 
 
 def planned(obj: Json, pods: Sequence[Json], *beside: Json, gpus: Inventory = GPUS) -> Prepared:

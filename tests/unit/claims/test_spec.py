@@ -6,19 +6,19 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cdi_check import check
+from cdi_runtime import check, inject
 from claims_node import (
     DRIVER,
     GPUS,
     KIND,
     NODE,
+    UUID,
     Json,
     claim,
     config,
     container,
     driver_edits,
     gpu,
-    inject,
     inventory,
     pod,
     ref,
@@ -38,7 +38,6 @@ from hami_kubeletplugin.hamicore.host import Installed
 
 HAMI = Path("/usr/local/vgpu")
 INSTALLED = Installed(HAMI / "lib/libvgpu.so.0123", HAMI / "ld.so.preload", HAMI / "lock")
-UUID = {minor: GPUS.by_device_name()[f"hami-gpu-{minor}"].uuid for minor in range(4)}
 FOUR = [result(i, f"{1000 + i}Mi", str(10 * i), request=f"r{i}") for i in range(4)]
 
 

@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from claims_node import GPUS, Json, Node, claim, container, devices, inventory, pod, result, uid_of
+from claims_node import (
+    GPUS,
+    Json,
+    Node,
+    claim,
+    container,
+    devices,
+    inventory,
+    pod,
+    result,
+    uid_of,
+)
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import ApiForbidden

@@ -1,8 +1,10 @@
 """kube.client and kube.resource_api: requests, errors and API versions, over real HTTP."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -32,6 +34,21 @@ async def test_objects_are_found_by_name(server: ApiServer, client: KubeClient) 
     assert (await client.get_node("n1"))["metadata"]["uid"] == "u3"
     assert server.requests.total() == 3
     assert server.last_headers["User-Agent"] == kube_client.USER_AGENT
+
+
+async def test_a_cached_pod_is_asked_for_by_resource_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only with `cached` may the server answer from its cache, which resourceVersion=0 means in the Kubernetes API."""
+    asked: list[Mapping[str, str] | None] = []
+
+    async def ask(_: KubeClient, call: kube_client.Call) -> dict[str, Any]:
+        asked.append(call.query)
+        return {}
+
+    monkeypatch.setattr(KubeClient, "ask", ask)
+    client = KubeClient(Access("http://server"))
+    await client.get_pod("default", "p")
+    await client.get_pod("default", "p", cached=True)
+    assert asked == [None, {"resourceVersion": "0"}]
 
 
 async def test_missing_claim_costs_one_request(server: ApiServer, client: KubeClient) -> None:

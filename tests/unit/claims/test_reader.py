@@ -1,0 +1,66 @@
+"""Which pods are read from the API server's cache, and when that is not trusted."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from claims_node import NAMESPACE, NODE, Api, claim, container, pod, ref, result
+
+from hami_kubeletplugin.claims.pods import Pod
+from hami_kubeletplugin.claims.reader import Reader
+
+Json = dict[str, Any]
+DRIVER = "gpu.hami.io"
+
+
+async def pods(api: Api, obj: Json) -> list[Pod]:
+    """The pods of a claim, as a call of the kubelet reads them."""
+    reader = Reader(api, driver=DRIVER, node=NODE, patience=5)
+    try:
+        return await reader.pods(await reader.claim(ref(obj)))
+    finally:
+        await reader.close()
+
+
+async def test_the_only_pod_comes_from_the_cache() -> None:
+    """A bound pod is read once, from the cache, though the API server has a newer one with another phase."""
+    api, obj = Api(), claim("c", [result()])
+    api.put(obj, pod("p", container("x", "c"), phase="Running"))
+    api.outdated = {(NAMESPACE, "p"): pod("p", container("x", "c"), phase="Pending")}
+    api.pods.clear()
+    (found,) = await pods(api, obj)
+    assert [c.name for c in found.containers] == ["x"]
+    assert api.gets == 2
+
+
+def _not_bound(cached: Json) -> Json:
+    del cached["spec"]["nodeName"]
+    return cached
+
+
+def _of_another_pod(cached: Json) -> Json:
+    cached["metadata"]["uid"] = "of-its-predecessor"
+    return cached
+
+
+@pytest.mark.parametrize("change", [_not_bound, _of_another_pod, lambda _: None])
+async def test_a_cache_that_lags_is_not_trusted(change: Callable[[Json], Json | None]) -> None:
+    """A pod that the cache shows before its binding, shows its predecessor for, or lacks, is read as it is."""
+    api, obj = Api(), claim("c", [result()])
+    current = pod("p", container("x", "c"))
+    api.put(obj, current)
+    cached = change(copy.deepcopy(current) | {"status": {}})
+    if cached is not None:
+        cached["spec"]["containers"] = []
+    api.outdated = {} if cached is None else {(NAMESPACE, "p"): cached}
+    (found,) = await pods(api, obj)
+    assert [c.name for c in found.containers] == ["x"]
+
+
+async def test_several_pods_are_read_as_they_are() -> None:
+    """Beside another pod the phase matters: a pod that has finished does not count, whatever the cache still shows."""
+    api, obj = Api(), claim("c", [result()], pods=("done", "next"))
+    api.outdated = {(NAMESPACE, name): pod(name, container("x", "c")) for name in ("done", "next")}
+    api.put(obj, pod("done", container("x", "c"), phase="Succeeded"), pod("next", container("x", "c")))
+    assert [found.ref.name for found in await pods(api, obj)] == ["next"]
