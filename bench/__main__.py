@@ -18,8 +18,8 @@ from bench import figures
 from bench.daemon import Daemon, Places, running
 from bench.figures import Figure, Watch
 from bench.objects import NODES, Namespace, namespace
+from hami_kubeletplugin import files
 from hami_kubeletplugin.api.claim import ClaimRef
-from hami_kubeletplugin.claims import files
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.observe.log import configure

@@ -12,6 +12,7 @@ The package is a house whose floors import downward only (checked by import-lint
     hamicore       HAMi-core's contract: limit variables and files on the host
     kube           the Kubernetes API client
     observe        structured logs
+    files          files that are there whole or not at all
     api            names, errors, settings, GpuConfig: what users read and write
 """
 

@@ -3,11 +3,26 @@
 Contract: k8s.io/kubelet pkg/apis/dra/v1/api.proto.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from hami_kubeletplugin.api.errors import HamiError
+from hami_kubeletplugin.api.errors import ClaimError, HamiError
+
+UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
+"""What a claim's UID looks like: nothing that leads out of a directory."""
+
+
+def checked_uid(uid: str) -> str:
+    """The UID, if it is fit to be a part of a path.
+
+    Raises:
+        ClaimError: It is not.
+    """
+    if not UID.fullmatch(uid):
+        raise ClaimError(f"claim UID {uid!r} is not a UID")
+    return uid
 
 
 @dataclass(frozen=True, slots=True)

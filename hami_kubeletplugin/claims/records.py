@@ -8,30 +8,18 @@ old records into damaged ones. Cost per claim is constant; nothing is rewritten 
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew, StorageError
-from hami_kubeletplugin.claims import files
+from hami_kubeletplugin import files
+from hami_kubeletplugin.api.claim import UID, checked_uid
+from hami_kubeletplugin.api.errors import RecordDamaged, RecordTooNew, StorageError
 from hami_kubeletplugin.claims.prepared import Prepared
 
 VERSION: Final = 1
-_UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
-
-
-def checked_uid(uid: str) -> str:
-    """The UID, if it is fit to be a part of a path.
-
-    Raises:
-        ClaimError: It is not.
-    """
-    if not _UID.fullmatch(uid):
-        raise ClaimError(f"claim UID {uid!r} is not a UID")
-    return uid
 
 
 def named_uids(directory: Path, prefix: str = "") -> list[str]:
@@ -44,7 +32,7 @@ def named_uids(directory: Path, prefix: str = "") -> list[str]:
         name.removeprefix(prefix).removesuffix(".json")
         for name in files.names(directory)
         if name.startswith(prefix) and name.endswith(".json")
-        if _UID.fullmatch(name.removeprefix(prefix).removesuffix(".json"))
+        if UID.fullmatch(name.removeprefix(prefix).removesuffix(".json"))
     ]
 
 

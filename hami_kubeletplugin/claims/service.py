@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from structlog.contextvars import bound_contextvars
 
-from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
+from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
 from hami_kubeletplugin.api.names import cdi_kind
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import ClaimApi, Reader
-from hami_kubeletplugin.claims.records import checked_uid
 from hami_kubeletplugin.claims.state import NodeState
 from hami_kubeletplugin.gpu.edits import DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory

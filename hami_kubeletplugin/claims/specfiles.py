@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+from hami_kubeletplugin import files
 from hami_kubeletplugin.api.cdi import Spec
-from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.claim import ClaimRef, checked_uid
 from hami_kubeletplugin.api.names import cdi_kind
-from hami_kubeletplugin.claims import files
-from hami_kubeletplugin.claims.records import checked_uid, named_uids
+from hami_kubeletplugin.claims.records import named_uids
 from hami_kubeletplugin.claims.spec import CLAIM_VARIABLE
 
 

@@ -8,7 +8,7 @@ made from it. Unprepare: record last. Every path follows from the claim's UID al
 from collections.abc import Mapping
 from pathlib import Path
 
-from hami_kubeletplugin.api.errors import ClaimError, HamiError, RecordDamaged, StorageError
+from hami_kubeletplugin.api.errors import ClaimError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.spec import render
@@ -57,7 +57,7 @@ class NodeState:
         fresh = prepared.needs_fresh_caches(former) if former is not None else not has_spec
         try:
             if fresh:
-                self._remove_caches(uid)
+                remove_caches(self._hami_dir, uid)
             if former != prepared:
                 self._records.save(prepared)
             self._create_caches(prepared)
@@ -85,7 +85,7 @@ class NodeState:
             StorageError: Something is left, the record with it, so that it is tried again.
         """
         self._specs.remove(uid)
-        self._remove_caches(uid)
+        remove_caches(self._hami_dir, uid)
         self._records.remove(uid)
 
     def _former(self, uid: str) -> Prepared | None:
@@ -99,13 +99,6 @@ class NodeState:
     def _create_caches(self, prepared: Prepared) -> None:
         for use in prepared.cache_uses():
             create_cache(self._hami_dir, prepared.uid, use)
-
-    def _remove_caches(self, uid: str) -> None:
-        try:
-            remove_caches(self._hami_dir, uid)
-        except OSError as error:
-            where = self._hami_dir / "cache" / uid
-            raise StorageError(f"{where}: can't be removed: {error.strerror}; it is tried again") from error
 
     def _undo(self, prepared: Prepared, former: Prepared | None, *, new: bool) -> None:
         try:

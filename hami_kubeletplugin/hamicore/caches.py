@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from hami_kubeletplugin.api.claim import checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, StorageError
 from hami_kubeletplugin.hamicore.host import directory
 
-_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 _USE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED: Final = 3
@@ -75,6 +75,8 @@ def remove_caches(hami_dir: Path, uid: str) -> None:
         raise StorageError(f"the cache directory {path} can't be removed: {error}; remove it by hand") from error
     try:
         resisting = _empty(handle)
+    except OSError as error:
+        raise StorageError(f"the cache directory {path} can't be removed: {error}; it is tried again") from error
     finally:
         os.close(handle)
     if resisting:
@@ -93,9 +95,7 @@ def remove_caches(hami_dir: Path, uid: str) -> None:
 
 
 def _claim_dir(hami_dir: Path, uid: str) -> Path:
-    if not _UID.fullmatch(uid):
-        raise ClaimError(f"{uid!r} is no UID of a claim: letters, digits and '-' only, 63 at most")
-    return hami_dir / "cache" / uid
+    return hami_dir / "cache" / checked_uid(uid)
 
 
 def _empty(top: int) -> dict[str, str]:

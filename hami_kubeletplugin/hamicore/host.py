@@ -12,20 +12,19 @@ Everything here blocks: call it in a thread.
 import hashlib
 import os
 import stat
-import tempfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import elf
 from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
 from hami_kubeletplugin.observe.log import get_logger
 
 _PRELOAD: Final = f"{CONTAINER_LIBRARY}\n".encode()
-_TEMPORARY: Final = ".hami-tmp-"
 
 _Print = tuple[int, int, int, int]
 """What tells a file that was changed, without reading it: inode, size, mtime_ns, mode."""
@@ -87,8 +86,7 @@ class HostFiles:
                 directory(installed.library.parent, 0o755)
                 directory(installed.lock_dir, 0o1777)
                 for folder in (self._hami_dir, installed.library.parent):
-                    for leftover in folder.glob(f"{_TEMPORARY}*"):
-                        leftover.unlink(missing_ok=True)
+                    files.remove_temporaries(folder)
                 _place(installed.library, library, 0o755)
                 _place(installed.preload, _PRELOAD, 0o644)
                 prints = {path: _print(path) for path in (installed.library, installed.preload, installed.lock_dir)}
@@ -145,23 +143,7 @@ def _place(path: Path, content: bytes, mode: int) -> None:
         return
     with suppress(FileNotFoundError, NotADirectoryError):
         path.rmdir()  # an empty directory: what container runtimes make of a mount source that is missing
-    handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(parent)
-    finally:
-        os.close(parent)
+    files.write(path, content, durable=True, mode=mode)
 
 
 def _holds(path: Path, content: bytes, mode: int) -> bool:

@@ -10,8 +10,9 @@ from claims_node import Node, claim, container, pod, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew, StorageError
-from hami_kubeletplugin.claims import files, records
+from hami_kubeletplugin.claims import records
 from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, StoredPod, Use
 from hami_kubeletplugin.claims.records import Records, decode, encode
 

@@ -20,8 +20,8 @@ from claims_node import (
 )
 from structlog.testing import capture_logs
 
+from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import ApiForbidden
-from hami_kubeletplugin.claims import files
 from hami_kubeletplugin.claims.records import Records
 
 

@@ -180,7 +180,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match=r"No space left.*free space"):
+        with pytest.raises(StorageError, match=r"No space left.*free some space"):
             files.install()
     assert [path for path in hami_dir.rglob("*") if path.is_file()] == []
     assert files.check().library.exists()
@@ -197,8 +197,8 @@ def test_leftovers_of_a_killed_daemon_go(library: Path, hami_dir: Path) -> None:
     """Temporary files of an installation that was killed don't pile up."""
     files = HostFiles(library, hami_dir)
     folder = files.install().library.parent
-    (folder / ".hami-tmp-abc").write_text("half")
-    (hami_dir / ".hami-tmp-abc").write_text("half")
+    (folder / "abc.tmp").write_text("half")
+    (hami_dir / "abc.tmp").write_text("half")
     files.install()
     assert leftovers(hami_dir) == []
 

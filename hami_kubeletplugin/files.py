@@ -1,7 +1,6 @@
 """Files that are there whole or not at all. Blocking: called in threads.
 
-Every operation of prepare and unprepare on the file system is in here, in `records` and in `hamicore.host`, so that tests
-can let each of them fail.
+What goes wrong is a StorageError that says where, why and what to do.
 """
 
 import contextlib
@@ -48,6 +47,7 @@ def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> No
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
+            os.fchmod(descriptor, mode)  # whatever the umask, and whatever a killed process left here
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]
