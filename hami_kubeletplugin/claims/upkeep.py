@@ -1,7 +1,8 @@
 """What happens to claims without the kubelet asking: recovery at the start, repair, and clean-up of stale ones."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import (
@@ -51,6 +52,7 @@ class Upkeep:
         self._claims, self._api, self._records, self._specs = claims, api, records, specs
         self._driver, self._grace, self._clock = driver, grace, clock
         self._stale_since: dict[str, float] = {}
+        self._late: dict[str, list[str]] = {}
         self._reported: dict[str, str] = {}
         self._woken = asyncio.Event()
 
@@ -88,23 +90,26 @@ class Upkeep:
         """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace."""
         now = self._clock()
         try:
-            stale = [ref for ref in await asyncio.to_thread(self._refs) if not await self._is_ours(ref)]
+            known = await asyncio.to_thread(self._known)
+            stale = [ref for ref, prepared in known.items() if not await self._is_ours(ref, prepared)]
         except (ApiUnavailable, StorageError) as error:
             log.warning("can't look for stale claims now", error=str(error))
             return
         self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
+        self._late = {ref.uid: self._late[ref.uid] for ref in known if ref.uid in self._late}
         for ref in stale:
             if now - self._stale_since[ref.uid] >= self._grace:
                 log.info("unpreparing a stale claim", claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid)
                 await self._claims.unprepare([ref])
 
-    def _refs(self) -> list[ClaimRef]:
+    def _known(self) -> dict[ClaimRef, Prepared | None]:
         """Every claim that has something on this node and whose name is known, from its record or else its spec."""
-        refs = {found.uid: found.ref for found in self._records.all() if isinstance(found, Prepared)}
-        lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in refs)
-        return [*refs.values(), *(ref for ref in lost if ref)]
+        known: dict[ClaimRef, Prepared | None] = {p.ref: p for p in self._records.all() if isinstance(p, Prepared)}
+        recorded = {ref.uid for ref in known}
+        lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in recorded)
+        return known | {ref: None for ref in lost if ref}
 
-    async def _is_ours(self, ref: ClaimRef) -> bool:
+    async def _is_ours(self, ref: ClaimRef, prepared: Prepared | None) -> bool:
         """Whether the claim still is allocated to this driver. In doubt it is.
 
         Raises:
@@ -119,7 +124,26 @@ class Upkeep:
         except ApiError as error:
             log.warning("can't tell whether a claim is stale", claim=str(ref), claim_uid=ref.uid, error=str(error))
             return True
-        return claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
+        ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
+        if ours and prepared is not None:
+            self._tell_of_late_pods(prepared, claim)
+        return ours
+
+    def _tell_of_late_pods(self, prepared: Prepared, claim: Mapping[str, Any]) -> None:
+        """The kubelet gives a claim that it holds for prepared to further pods without a call to us, so nobody refuses them."""
+        if all(use.cache != "directory" for use in prepared.uses):
+            return
+        known = {pod.uid for pod in prepared.pods}
+        late = sorted(str(c.get("name")) for c in claim["status"].get("reservedFor") or [] if c.get("uid") not in known)
+        if late and self._late.get(prepared.uid) != late:
+            log.warning(
+                "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
+                claim=str(prepared.ref),
+                claim_uid=prepared.uid,
+                prepared_for=[str(pod) for pod in prepared.pods],
+                pods=late,
+            )
+            self._late[prepared.uid] = late
 
     async def _restore(self, uid: str) -> None:
         try:

@@ -74,6 +74,25 @@ async def test_a_stale_claim_is_unprepared_after_the_grace(node: Node, change: C
     assert node.snapshot() == {}
 
 
+async def test_pods_that_come_late_to_a_claim_are_named_once(node: Node) -> None:
+    """The kubelet doesn't ask us again for a claim that it holds for prepared; at least the log says who shares it."""
+    (obj,) = await prepared(node, "c")
+    node.api.put(
+        {
+            **obj,
+            "status": {
+                **obj["status"],
+                "reservedFor": claim("c", [result()], pods=["pod-c", "late"])["status"]["reservedFor"],
+            },
+        }
+    )
+    upkeep = node.upkeep()
+    with capture_logs() as log:
+        await upkeep.clean_up()
+        await upkeep.clean_up()
+    assert [entry["pods"] for entry in log if "share a claim" in entry["event"]] == [["late"]]
+
+
 async def test_claims_in_use_stay(node: Node) -> None:
     """However long the daemon runs."""
     await prepared(node, "a", "b")
