@@ -2,11 +2,12 @@
 #
 #   podman build -t hami-dra:0.1.0 .
 #
-# PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
+# The names below are short; a builder without a default for short names (podman) needs one in its registries.conf, or full names
+# by --build-arg. PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
 # HAMI_CORE: any image with a libvgpu.so; HAMi's own names it by its version, HAMI_CORE_LIBRARY says how.
-ARG PYTHON=docker.io/library/python:3.11-slim-bookworm
-ARG GO=docker.io/library/golang:1.26-bookworm
-ARG HAMI_CORE=docker.io/projecthami/hami:v2.10.0
+ARG PYTHON=python:3.11-slim-bookworm
+ARG GO=golang:1.26-bookworm
+ARG HAMI_CORE=projecthami/hami:v2.10.0
 
 FROM ${HAMI_CORE} AS hami-core
 

@@ -65,15 +65,20 @@ def _default(value: Any) -> str:
     return "" if value is None or value == Settings.model_fields["plugin_dir"].default else f"(default: {value})"
 
 
-@app.callback()
-def version(
-    *,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
-) -> None:
-    """GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too."""
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def group(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too."""
 
 
 @app.command()

@@ -84,8 +84,18 @@ def library_below(driver_root: Path) -> Path | None:
     """The NVML library of a driver that is installed below another root, e.g. by a driver container; None if not there."""
     if driver_root == Path("/"):
         return None
-    candidates = (driver_root / directory / LIBRARY for directory in _LIBRARY_DIRS)
+    candidates = (_followed(driver_root / directory / LIBRARY, driver_root) for directory in _LIBRARY_DIRS)
     return next((path for path in candidates if path.exists()), None)
+
+
+def _followed(path: Path, root: Path) -> Path:
+    """Where a symbolic link leads to within another root: Debian's driver packages link through /etc/alternatives."""
+    for _ in range(40):  # as the kernel does
+        if not path.is_symlink():
+            break
+        target = path.readlink()
+        path = root / target.relative_to("/") if target.is_absolute() else path.parent / target
+    return path
 
 
 class Nvml:
@@ -168,7 +178,7 @@ class Nvml:
         except OSError as error:
             raise DriverMissing(
                 f"can't load the NVIDIA library {self._name}: {error}; install the NVIDIA driver on this node, "
-                "or say where the library is with --nvml-library"
+                "or say where it is with --driver-root or --nvml-library"
             ) from error
         # The bindings load a library by its bare name unless this global holds one already.
         pynvml.nvmlLib = self._loaded

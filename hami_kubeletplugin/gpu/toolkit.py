@@ -163,7 +163,11 @@ class ToolkitDriverEdits:
         ]
         spec = decode(await _output(toolkit, arguments, self._timeout))
         prints = await asyncio.to_thread(_prints, _files(spec))
-        get_logger().info("nvidia-ctk described the driver", gpus=len(spec.per_gpu), driver_root=str(self._root))
+        get_logger().info(
+            "nvidia-ctk described the driver",
+            gpus=sum(name.startswith("GPU-") for name in spec.per_gpu),
+            driver_root=str(self._root),
+        )
         return _Result(origin, spec, prints)
 
     def _serves(self, result: _Result, uuids: Collection[str]) -> bool:

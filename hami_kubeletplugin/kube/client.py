@@ -215,9 +215,13 @@ def _event(call: Call, line: bytes) -> Event:
 def _object(call: Call, text: bytes) -> Object:
     try:
         decoded = json.loads(text)
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ApiUnavailable(
             f"{call} failed: the answer is not JSON, so something else than the API server sent it"
+        ) from error
+    except (ValueError, RecursionError) as error:  # JSON, but nested, or with numbers, beyond what Python takes
+        raise ApiError(
+            f"{call} failed: the object can't be read, look at what somebody wrote into it: {error}"
         ) from error
     if not isinstance(decoded, dict):
         raise ApiUnavailable(f"{call} failed: the answer is a {type(decoded).__name__}, not an object")

@@ -75,6 +75,18 @@ def test_every_mistake_is_named() -> None:
         decode(HEAD | {"logLevel": 9, "colour": "blue"}, WHERE)
 
 
+def test_what_was_given_is_quoted_in_short() -> None:
+    """10 KiB of garbage, as much as the API server takes, make a message that people can read."""
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+    for garbage in ("x" * 10_000, {"a": ["x" * 10_000]}, deep, list(range(3000))):
+        for fields in ({"corePolicy": garbage}, {"apiVersion": garbage}):
+            with pytest.raises(ConfigError) as refused:
+                decode(HEAD | fields, WHERE)
+            assert len(str(refused.value)) < 400
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [

@@ -9,7 +9,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import DriverMissing, NvmlCallFailed
 from hami_kubeletplugin.gpu.discover import NvmlSource
-from hami_kubeletplugin.gpu.nvml import Nvml
+from hami_kubeletplugin.gpu.nvml import Nvml, library_below
 
 
 @pytest.mark.parametrize(
@@ -170,3 +170,16 @@ def test_a_session_says_what_it_is_doing(node: Any) -> None:
     with session as nvml:
         assert nvml.require("nvmlDeviceGetCount") == 0
         assert nvml.calling == "nvmlDeviceGetCount"
+
+
+def test_library_below_another_root(tmp_path: Path) -> None:
+    """The library of a driver below another root is found there, also through links that are absolute within that root."""
+    (tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current").mkdir(parents=True)
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    assert library_below(tmp_path) is None
+    real = tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1"
+    real.touch()
+    (tmp_path / "etc/alternatives/nvml").symlink_to("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1")
+    (tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").symlink_to("/etc/alternatives/nvml")
+    assert library_below(tmp_path) == real
+    assert library_below(Path("/")) is None

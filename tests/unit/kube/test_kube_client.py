@@ -169,6 +169,26 @@ async def test_answers_of_something_else(server: ApiServer) -> None:
         await runner.cleanup()
 
 
+@pytest.mark.parametrize("value", ["[" * 4500 + "]" * 4500, "9" * 5000], ids=["deep", "long number"])
+async def test_json_that_python_can_not_hold_is_an_error_of_the_object(value: str) -> None:
+    """What a user may write into an opaque config never crashes us, and isn't asked for again as if the server were away."""
+
+    async def answer(_: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text=f'{{"spec": {value}}}')
+
+    runner = web.ServerRunner(web.Server(answer))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        host, port = runner.addresses[0]
+        async with KubeClient(Access(f"http://{host}:{port}")) as client:
+            with pytest.raises(ApiError, match=r"get resourceclaims\S* default/c1 failed: .* can't be read") as refused:
+                await client.get_claim("default", "c1")
+            assert not isinstance(refused.value, ApiUnavailable)
+    finally:
+        await runner.cleanup()
+
+
 @pytest.mark.parametrize("served", ["v1", "v1beta2", "v1beta1"])
 async def test_slices_look_the_same_in_every_version(server: ApiServer, client: KubeClient, served: str) -> None:
     """Whatever version the server has, slices go out and come back in their v1 form; two requests settle the version."""

@@ -92,6 +92,25 @@ async def test_an_error_without_text_is_still_an_error(serve: Serve, settings: S
         assert await plugin.unprepare([ref(1)]) == {"uid-1": "ClaimError"}
 
 
+async def test_any_text_of_an_error_arrives(serve: Serve, settings: Settings, claims: Claims) -> None:
+    """A file name that is no UTF-8, as a container can leave it, and a text of any length still make an answer of the claim."""
+    claims.errors = {"uid-1": ClaimError("can't remove /cache/\udcff\udcfe"), "uid-2": ClaimError("x" * 100_000)}
+    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+        plugin = await kubelet.plugin(DRIVER)
+        answers = await plugin.prepare([ref(1), ref(2), ref(3)])
+        assert answers["uid-1"] == r"can't remove /cache/\udcff\udcfe"
+        assert answers["uid-2"] == "x" * 4000 + " … (the driver's log has all of it)"
+        assert answers["uid-3"] == (device(ref(3)),)
+        assert (await plugin.unprepare([ref(1)]))["uid-1"] == answers["uid-1"]
+
+
+async def test_a_claim_that_is_named_twice_is_answered_once(serve: Serve, settings: Settings) -> None:
+    """Its devices are not listed twice, or the kubelet would inject them twice."""
+    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+        plugin = await kubelet.plugin(DRIVER)
+        assert await plugin.prepare([ref(1), ref(2), ref(1)]) == {"uid-1": (device(ref(1)),), "uid-2": (device(ref(2)),)}
+
+
 async def test_an_empty_request_is_fine(serve: Serve, settings: Settings, claims: Claims) -> None:
     """No claims, no work, an empty answer."""
     async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):

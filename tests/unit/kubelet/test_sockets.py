@@ -1,6 +1,7 @@
 """Socket paths, the driver's lock, and what a killed daemon leaves behind."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -95,6 +96,19 @@ async def test_waits_for_a_predecessor_that_is_still_stopping(short: Path) -> No
         await asyncio.sleep(0.2)
         assert not taken.is_set()
     await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_full_disk_does_not_keep_the_lock_from_us(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pid in the lock file is a courtesy; without room for it the daemon serves all the same, as unprepare needs none."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    async with driver_lock(short, 0):
+        with pytest.raises(AlreadyServing):
+            async with driver_lock(short, 0):
+                pass
 
 
 async def test_cancelled_while_waiting_leaves_the_lock_free(short: Path) -> None:

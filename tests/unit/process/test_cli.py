@@ -6,6 +6,7 @@ from pathlib import Path
 
 from process_daemon import PROGRAM, Process, allocated, until
 
+from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.standin.api_server import ApiServer
 from hami_kubeletplugin.standin.kubelet import StandinKubelet
@@ -58,6 +59,12 @@ def test_node_name_missing() -> None:
     missing = call("run")
     assert missing.returncode == 1
     assert "NODE_NAME" in missing.stderr
+
+
+def test_version() -> None:
+    """`--version` shows the version and nothing else."""
+    shown = call("--version")
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"{__version__}\n", "")
 
 
 def test_an_empty_variable_says_nothing() -> None:

@@ -167,3 +167,45 @@ async def test_a_gpu_that_vanishes(process: Process, api: ApiServer) -> None:
         assert "hami-gpu-0" in str((await plugin.prepare([ref]))[ref.uid])
         other = allocated(api, "other", memory="4000Mi")
         assert not isinstance((await plugin.prepare([other]))[other.uid], str)
+
+
+async def test_odd_things_in_the_way_at_the_start(process: Process, api: ApiServer) -> None:
+    """What is in the way of specs or records is said, and refuses each prepare; the daemon is there to unprepare."""
+    process.cdi.write_text("a file")
+    (process.plugin_dir / "claims" / "odd.json.tmp").mkdir(parents=True)
+    async with StandinKubelet(process.registry) as kubelet:
+        plugin = await registered(process, api, kubelet)
+        said = [str(event.get("error")) for event in process.events() if event["level"] == "error"]
+        assert any(str(process.cdi) in error for error in said)
+        assert any("odd.json.tmp" in error for error in said)
+        ref = allocated(api, "train", memory="4000Mi")
+        assert str(process.cdi) in str((await plugin.prepare([ref]))[ref.uid])
+        process.cdi.unlink()
+        assert not isinstance((await plugin.prepare([ref]))[ref.uid], str)
+        assert await plugin.unprepare([ref]) == {ref.uid: None}
+
+
+async def test_a_plugin_directory_that_was_moved_away(process: Process, api: ApiServer) -> None:
+    """Sockets, lock and records are made anew where they belong; what was prepared can be unprepared."""
+    async with StandinKubelet(process.registry) as kubelet:
+        plugin = await registered(process, api, kubelet)
+        before, after = allocated(api, "before", memory="4000Mi"), allocated(api, "after", memory="4000Mi")
+        await plugin.prepare([before])
+        process.plugin_dir.rename(process.root / "away")
+        assert not isinstance((await plugin.prepare([after]))[after.uid], str)
+        await until(lambda: (process.plugin_dir / "dra.sock").exists() and (process.plugin_dir / "lock").exists())
+        assert await plugin.unprepare([before, after]) == {before.uid: None, after.uid: None}
+    assert list(process.cdi.iterdir()) == []
+
+
+async def test_what_ends_the_daemon_is_one_line(process: Process, api: ApiServer) -> None:
+    """A directory that was replaced by a file ends it with exit code 1 and the reason, without a traceback."""
+    async with StandinKubelet(process.registry) as kubelet:
+        await registered(process, api, kubelet)
+        process.plugin_dir.rename(process.root / "away")
+        process.plugin_dir.write_text("a file")
+        assert process._process
+        async with asyncio.timeout(15):
+            assert await process._process.wait() == 1
+    assert "Traceback" not in process.log.read_text()
+    assert str(process.plugin_dir) in process.log.read_text().splitlines()[-1]

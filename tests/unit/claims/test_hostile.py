@@ -1,0 +1,72 @@
+"""What hostile or odd input does to claims: it is refused or lived with, never followed."""
+
+import asyncio
+import os
+
+import pytest
+from claims_node import Json, Node, claim, devices, ref, refusal, result, simple
+from structlog.testing import capture_logs
+
+from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.names import DRIVER
+from hami_kubeletplugin.claims.allocation import read_claim
+
+
+@pytest.mark.parametrize("amount", ["1e30", "8Ei", "1e999"])
+@pytest.mark.parametrize("capacity", ["memory", "cores"])
+def test_an_amount_beyond_64_bits_is_refused(capacity: str, amount: str) -> None:
+    """HAMi-core's number would overflow, which it takes for no limit at all; some of these are whole MiB."""
+    obj = claim("c", [result(**{capacity: amount})])
+    with pytest.raises(ClaimError, match=rf"results\[0\]\.consumedCapacity\.{capacity}: {amount}"):
+        read_claim(obj, ref(obj), driver=DRIVER, node="node-1")
+
+
+async def test_a_record_that_is_no_file_holds_nobody_up(node: Node, one: Json) -> None:
+    """A FIFO, which a reader would wait at for ever, refuses the prepare with its path; unprepare removes it."""
+    path = node.records.path(one["metadata"]["uid"])
+    os.mkfifo(path)
+    async with asyncio.timeout(5):
+        assert str(path) in refusal(*await node.prepare(one))
+        assert await node.unprepare(one) == [None]
+    assert not path.exists()
+
+
+async def test_records_come_back_after_their_directory_was_deleted(node: Node, one: Json) -> None:
+    """Somebody cleans up below the plugin directory: the next prepare makes what it needs."""
+    node.records.path("x").parent.rmdir()
+    assert devices(*await node.prepare(one))
+    assert node.records.uids() == [one["metadata"]["uid"]]
+
+
+async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever one claim provokes is logged with its traceback, once; the others are restored and cleaned up."""
+    bad, its_pod = simple(1)
+    node.api.put(bad, its_pod)
+    await node.prepare(one, bad)
+    node.specs.remove(one["metadata"]["uid"])
+    real_load, real_get = node.state.load, node.api.get_claim
+
+    def load(uid: str) -> object:
+        if uid == bad["metadata"]["uid"]:
+            raise RuntimeError("a fault of ours")
+        return real_load(uid)
+
+    async def get_claim(namespace: str, name: str) -> object:
+        if name == bad["metadata"]["name"]:
+            raise RuntimeError("a fault of ours")
+        return await real_get(namespace, name)
+
+    monkeypatch.setattr(node.state, "load", load)
+    monkeypatch.setattr(node.api, "get_claim", get_claim)
+    upkeep = node.upkeep()
+    with capture_logs() as log:
+        await upkeep.repair()
+        await upkeep.repair()
+    assert node.spec(one) is not None
+    assert [entry["claim_uid"] for entry in log if entry.get("exc_info")] == [bad["metadata"]["uid"]]
+    node.api.claims.pop(("default", one["metadata"]["name"]))
+    for node.now in (0, 300):
+        await upkeep.clean_up()
+    assert node.records.uids() == [bad["metadata"]["uid"]]
