@@ -32,6 +32,9 @@ from hami_kubeletplugin.publish.publisher import Publisher
 
 log = get_logger()
 
+SPEC_WATCH = 5.0
+"""Seconds between looks whether CDI specs are still there: two directory listings."""
+
 
 async def run(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT.
@@ -108,18 +111,21 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                 tasks.create_task(publisher.run(), name="publisher")
                 tasks.create_task(server.run(), name="kubelet")
                 tasks.create_task(upkeep.run(settings.stale_interval), name="upkeep")
+                tasks.create_task(upkeep.watch(SPEC_WATCH), name="specs")
+        except ExceptionGroup as group:
+            # The first failure ended all: its own words, or traceback, are what people need.
+            raise group.exceptions[0] from None
         finally:
             await claims.drain()
 
 
 def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:
-    records.open()
-    specs.open()
-    try:
-        host.install()
-    except StorageError as error:
-        # Not fatal: claims that are prepared can still be unprepared. Each prepare tries again and says the same.
-        log.error("HAMi-core is not installed; no claim can be prepared", error=str(error))
+    for prepare in (records.open, specs.open, host.install):
+        try:
+            prepare()
+        except StorageError as error:
+            # Not fatal: claims that are prepared can still be unprepared. Each prepare tries again and says the same.
+            log.error("this node is not ready; claims may be refused", error=str(error))
 
 
 def _boot_id(settings: Settings) -> str:

@@ -6,6 +6,7 @@ What goes wrong is a StorageError that says where, why and what to do.
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 
 from hami_kubeletplugin.api.errors import StorageError
@@ -22,6 +23,8 @@ def read(path: Path) -> bytes | None:
         StorageError: It is there and can't be read.
     """
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # of a FIFO the end would never come
+            raise StorageError(f"{path}: can't be read: it is not a file; find out who put it there, and remove it")
         return path.read_bytes()
     except FileNotFoundError:
         return None
@@ -144,4 +147,6 @@ def _remedy(error: OSError) -> str:
         errno.EPERM: "the daemon needs write permission there, and the file must not be immutable",
         errno.ENOENT: "the directory is missing",
         errno.ENOTDIR: "a part of the path is not a directory",
+        errno.EEXIST: "something else is in its place, remove that",
+        errno.EISDIR: "a directory is in its place, remove that",
     }.get(error.errno or 0, "look at the file system")

@@ -15,6 +15,9 @@ from hami_kubeletplugin.kube import quantity
 
 Json = Mapping[str, Any]
 
+_LARGEST = 2**63 - 1
+"""HAMi-core's numbers have 64 bits. One that overflows would be taken for no limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
@@ -170,6 +173,10 @@ def _whole(result: Json, capacity: str, where: str) -> int:
         raise ClaimError(f"{where}.consumedCapacity.{capacity}: {error}") from None
     if value.denominator != 1 or value < 0:
         raise ClaimError(f"{where}.consumedCapacity.{capacity}: {text} is not a whole, non-negative number")
+    if value > _LARGEST:
+        raise ClaimError(
+            f"{where}.consumedCapacity.{capacity}: {text} is more than any GPU has; whoever wrote it is broken"
+        )
     return int(value)
 
 

@@ -133,6 +133,7 @@ class Records:
         Raises:
             StorageError: It is not; a former record is still there.
         """
+        files.make_directory(self._directory)  # somebody may have cleaned up since the start
         files.write(self.path(prepared.uid), encode(prepared), durable=True)
 
     def remove(self, uid: str) -> None:

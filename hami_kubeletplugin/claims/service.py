@@ -95,32 +95,36 @@ class Claims:
 
     async def _prepare(self, ref: ClaimRef, reader: Reader, asked: Container[str]) -> tuple[PreparedDevice, ...]:
         started = time.perf_counter()
-        prepared, neighbours = await self._plan_and_put(ref, reader)
+        async with self._locks.hold(checked_uid(ref.uid)):
+            prepared, neighbours = await self._plan_and_put(ref, reader)
         for other in neighbours:
             # The kubelet doesn't ask again for a claim that it holds for prepared, but that may have been planned when no
-            # container used it together with this one.
-            if other.uid not in asked and await asyncio.to_thread(self._state.knows, other.uid):
-                await self._plan_and_put(other, reader)
+            # container used it together with this one. Looked for under its lock: one that is being unprepared stays away.
+            if other.uid not in asked:
+                async with self._locks.hold(other.uid):
+                    if await asyncio.to_thread(self._state.knows, other.uid):
+                        await self._plan_and_put(other, reader)
         milliseconds = round((time.perf_counter() - started) * 1000, 2)
         log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
         return prepared.devices(cdi_kind(self._driver))
 
     async def _plan_and_put(self, ref: ClaimRef, reader: Reader) -> tuple[Prepared, list[ClaimRef]]:
-        """Bring the node's files in line with what the API server says; returns the plan and the claims beside this one."""
-        checked_uid(ref.uid)
-        async with self._locks.hold(ref.uid):
-            claim = await reader.claim(ref)
-            pods = await reader.pods(claim)
-            neighbours = await reader.neighbours(claim, pods)
-            prepared = plan(
-                claim,
-                pods=pods,
-                neighbours=neighbours,
-                gpus=(await self._inventory()).by_device_name(),
-                boot_id=self._boot_id,
-                driver=self._driver,
-            )
-            await self._put(prepared)
+        """Bring the node's files in line with what the API server says; returns the plan and the claims beside this one.
+
+        The caller holds the claim's lock.
+        """
+        claim = await reader.claim(ref)
+        pods = await reader.pods(claim)
+        neighbours = await reader.neighbours(claim, pods)
+        prepared = plan(
+            claim,
+            pods=pods,
+            neighbours=neighbours,
+            gpus=(await self._inventory()).by_device_name(),
+            boot_id=self._boot_id,
+            driver=self._driver,
+        )
+        await self._put(prepared)
         return prepared, [other.ref for other in neighbours]
 
     async def _unprepare(self, ref: ClaimRef) -> None:

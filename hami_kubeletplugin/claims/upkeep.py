@@ -71,6 +71,13 @@ class Upkeep:
             self._woken.clear()
             await self.repair()
 
+    async def watch(self, interval: float) -> None:
+        """Wake when specs are gone that records tell of: a container that is started again would not find its devices."""
+        while True:
+            await asyncio.sleep(interval)
+            if await asyncio.to_thread(self._lacks_specs):
+                self.wake()
+
     async def repair(self) -> None:
         """Have every claim's files as its record says; make a lost record anew from its CDI spec and the API server."""
         try:
@@ -83,7 +90,7 @@ class Upkeep:
             try:
                 await self._restore(uid)
                 self._reported.pop(uid, None)
-            except HamiError as error:
+            except Exception as error:  # noqa: BLE001 - a fault of ours at one claim must not be the end of all
                 self._report(uid, error)
 
     async def clean_up(self) -> None:
@@ -101,6 +108,13 @@ class Upkeep:
             if now - self._stale_since[ref.uid] >= self._grace:
                 log.info("unpreparing a stale claim", claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid)
                 await self._claims.unprepare([ref])
+
+    def _lacks_specs(self) -> bool:
+        try:
+            lacking = {*self._records.uids()} - {*self._specs.uids()}
+        except StorageError:
+            return False  # repair says so, at its own pace
+        return bool(lacking - self._reported.keys())
 
     def _known(self) -> dict[ClaimRef, Prepared | None]:
         """Every claim that has something on this node and whose name is known, from its record or else its spec."""
@@ -123,6 +137,9 @@ class Upkeep:
             raise
         except ApiError as error:
             log.warning("can't tell whether a claim is stale", claim=str(ref), claim_uid=ref.uid, error=str(error))
+            return True
+        except Exception:
+            log.exception("can't tell whether a claim is stale", claim=str(ref), claim_uid=ref.uid)
             return True
         ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
         if ours and prepared is not None:
@@ -163,8 +180,9 @@ class Upkeep:
             raise answer
         return True
 
-    def _report(self, uid: str, error: HamiError) -> None:
+    def _report(self, uid: str, error: Exception) -> None:
         """Once per claim and reason."""
         if self._reported.get(uid) != str(error):
             self._reported[uid] = str(error)
-            log.warning("claim can't be restored", claim_uid=uid, error=str(error))
+            fault = {} if isinstance(error, HamiError) else {"exc_info": error}
+            log.warning("claim can't be restored", claim_uid=uid, error=str(error), **fault)

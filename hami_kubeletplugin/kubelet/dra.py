@@ -22,6 +22,9 @@ V1BETA1: Final = "v1beta1.DRAPlugin"
 V1_SERVICE: Final = wire.DESCRIPTOR.services_by_name["DRAPlugin"].full_name
 V1BETA1_SERVICE: Final = dra_v1beta1_pb2.DESCRIPTOR.services_by_name["DRAPlugin"].full_name
 
+ERROR_MAX: Final = 4000
+"""Characters of an error that go into an answer, and from there into the pod's event."""
+
 Answer = TypeVar("Answer")
 Prepared = tuple[PreparedDevice, ...]
 
@@ -99,7 +102,8 @@ class _DraService:
         claims: Iterable[wire.Claim],
     ) -> list[tuple[str, Answer | HamiError]]:
         """One answer for each claim, whatever happens in the service but cancellation."""
-        refs = [ClaimRef(claim.namespace, claim.name, claim.uid) for claim in claims]
+        # By UID: one that is named twice must not get its devices twice.
+        refs = [*{claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in claims}.values()]
         if not refs:
             return []
         log = get_logger().bind(action=action, claims=[*map(str, refs)])
@@ -126,5 +130,6 @@ def _bug(ref: ClaimRef, action: str, what: str) -> HamiError:
 
 
 def _text(error: HamiError) -> str:
-    # An empty text would mean success.
-    return str(error) or type(error).__name__
+    # An empty text would mean success. Names of files may hold what is no UTF-8, with which there would be no answer at all.
+    text = (str(error) or type(error).__name__).encode(errors="backslashreplace").decode()
+    return text if len(text) <= ERROR_MAX else f"{text[:ERROR_MAX]} … (the driver's log has all of it)"

@@ -182,8 +182,9 @@ class DriverLock:
         if not self._is_current():  # deleted between open and flock
             self._release()
             return False
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name too
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
         return True
 
     def _open(self) -> int:

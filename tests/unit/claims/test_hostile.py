@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import threading
 
 import pytest
-from claims_node import Json, Node, claim, devices, ref, refusal, result, simple
+from claims_node import Json, Node, claim, container, devices, pod, ref, refusal, result, simple
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import ClaimError
@@ -70,3 +71,29 @@ async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
     for node.now in (0, 300):
         await upkeep.clean_up()
     assert node.records.uids() == [bad["metadata"]["uid"]]
+
+
+async def test_a_neighbour_that_is_being_unprepared_does_not_come_back(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prepare plans prepared claims of the same container again, but not one whose unprepare came first."""
+    a, b = (claim(name, [result(i)], pods=["p"]) for i, name in enumerate("ab"))
+    node.api.put(a, b, pod("p", container("x", "a", "b")))
+    assert devices(*await node.prepare(b))
+    uid, go, real = b["metadata"]["uid"], threading.Event(), node.state.take_away
+
+    def take_away(gone: str) -> None:
+        assert go.wait(10)
+        real(gone)
+
+    monkeypatch.setattr(node.state, "take_away", take_away)
+    unprepare = asyncio.create_task(node.unprepare(b))
+    prepare = asyncio.create_task(node.prepare(a))
+    async with asyncio.timeout(5):
+        while node.claims._locks._users[uid] < 2:  # the prepare has come to it and waits  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    go.set()
+    assert await unprepare == [None]
+    assert devices(*await prepare)
+    assert node.records.uids() == [a["metadata"]["uid"]]
+    assert node.spec(b) is None

@@ -108,7 +108,10 @@ async def test_a_claim_that_is_named_twice_is_answered_once(serve: Serve, settin
     """Its devices are not listed twice, or the kubelet would inject them twice."""
     async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
-        assert await plugin.prepare([ref(1), ref(2), ref(1)]) == {"uid-1": (device(ref(1)),), "uid-2": (device(ref(2)),)}
+        assert await plugin.prepare([ref(1), ref(2), ref(1)]) == {
+            "uid-1": (device(ref(1)),),
+            "uid-2": (device(ref(2)),),
+        }
 
 
 async def test_an_empty_request_is_fine(serve: Serve, settings: Settings, claims: Claims) -> None:

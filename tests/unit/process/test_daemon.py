@@ -209,3 +209,16 @@ async def test_what_ends_the_daemon_is_one_line(process: Process, api: ApiServer
             assert await process._process.wait() == 1
     assert "Traceback" not in process.log.read_text()
     assert str(process.plugin_dir) in process.log.read_text().splitlines()[-1]
+
+
+async def test_wiped_specs_come_back(process: Process, api: ApiServer) -> None:
+    """CDI specs that somebody wipes are back within seconds, or a container that is started again would not start."""
+    async with StandinKubelet(process.registry) as kubelet:
+        plugin = await registered(process, api, kubelet)
+        ref = allocated(api, "train", memory="4000Mi")
+        await plugin.prepare([ref])
+        (spec,) = process.cdi.iterdir()
+        before = spec.read_bytes()
+        spec.unlink()
+        await until(spec.exists)
+        assert spec.read_bytes() == before
