@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check unit e2e cluster cluster-down bench wire lock format clean
+.PHONY: demo test check machine unit e2e cluster cluster-down bench wire lock format clean
 
 .venv/.ready: requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -13,7 +13,10 @@ BIN := .venv/bin
 demo: .venv/.ready ## the whole way on simulated GPUs, no cluster needed
 	$(BIN)/hami-kubeletplugin demo
 
-test: check unit e2e ## everything that decides whether the software works
+test: check machine unit e2e ## everything that decides whether the software works
+
+machine: ## packages that tests need: installed where that is possible, else those tests say what they lack
+	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || hack/cluster/build --packages
 
 check: .venv/.ready ## lint, format, types, floors, generated code fresh
 	$(BIN)/ruff check .
