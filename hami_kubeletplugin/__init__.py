@@ -4,7 +4,8 @@ The package is a house whose floors import downward only (checked by import-lint
 
     cli, demo      entry points: parse settings, wire the parts, run
     daemon         the parts of the node daemon in one task group
-    standin        a small API server and kubelet for the demo and the unit tests
+    show           tables of devices and claims for people
+    standin        a small API server, kubelet and scheduler for the demo and the unit tests
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
     claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover

@@ -104,12 +104,18 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people
 
 @app.command()
 @options(Sharing, Hardware, Identity)
-def devices(output: OutputOption = Output.table, **given: Any) -> None:
+def devices(
+    output: OutputOption = Output.table,
+    node_name: Annotated[
+        str, typer.Option(envvar="NODE_NAME", help="This node; simulated UUIDs follow from it.")
+    ] = "this",
+    **given: Any,
+) -> None:
     """Show what would be published for this node's GPUs. Works beside a running daemon."""
     from hami_kubeletplugin.gpu.source import source_for  # noqa: PLC0415
     from hami_kubeletplugin.publish import devices as published  # noqa: PLC0415
 
-    settings = Settings.checked(node_name="this", **_without_empty(given))
+    settings = Settings.checked(node_name=node_name, **_without_empty(given))
     configure("console", "warning")
     inventory = asyncio.run(source_for(settings).discover())
     found = published.devices(inventory.gpus, settings)

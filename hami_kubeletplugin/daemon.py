@@ -49,17 +49,24 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     # Sent when a terminal goes, or by people who expect a reload. Its default would end us without clean-up.
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP ignored: all options are read at the start")
-    async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
-        serving = asyncio.create_task(_serve(settings, lock))
-        stopping = asyncio.create_task(stop.wait())
+    serving = asyncio.create_task(_locked(settings))
+    stopping = asyncio.create_task(stop.wait())
+    try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
             log.info("stopping: finishing what is being prepared")
-        for task in (serving, stopping):
+    finally:
+        for task in (stopping, serving):
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
     log.info("stopped")
+
+
+async def _locked(settings: Settings) -> None:
+    """Everything that a signal ends, the wait for a predecessor included."""
+    async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
+        await _serve(settings, lock)
 
 
 async def _serve(settings: Settings, lock: DriverLock) -> None:
@@ -96,6 +103,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             records=records,
             specs=specs,
             driver=settings.driver_name,
+            node=settings.node_name,
             grace=settings.stale_grace,
             clock=time.monotonic,
         )

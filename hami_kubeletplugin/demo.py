@@ -16,7 +16,7 @@ from typing import Any
 
 from hami_kubeletplugin import daemon, show
 from hami_kubeletplugin.api.claim import ClaimRef
-from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.observe.log import configure
@@ -68,7 +68,7 @@ async def _story(say: Say, api: ApiServer, plugin: Plugin, settings: Settings) -
     say(_title(4, "The kubelet asks to prepare them (NodePrepareResources)"))
     for ref, answer in zip((train, infer), (await plugin.prepare([train, infer])).values(), strict=True):
         if isinstance(answer, str):
-            raise StorageError(answer)
+            raise HamiError(answer)
         say(f"{ref}: inject {', '.join(answer[0].cdi_ids)}")
 
     say(_title(5, "What the containers get, from the CDI specs"))
@@ -88,7 +88,7 @@ async def _story(say: Say, api: ApiServer, plugin: Plugin, settings: Settings) -
     left = [*settings.cdi_dir.iterdir(), *records.uids(), *(settings.hami_dir / "cache").glob("*")]
     say("nothing is left" if not left else f"left over: {left}")
     if left:
-        raise StorageError("the demo left something over")
+        raise HamiError("the demo left something over")
 
 
 def _settings(root: Path, url: str) -> Settings:

@@ -29,7 +29,7 @@ def read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"{path}: can't be read: {error.strerror}") from error
+        raise StorageError(f"{path}: can't be read: {error.strerror}; {_remedy(error)}") from error
 
 
 def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> None:
@@ -143,7 +143,7 @@ def _remedy(error: OSError) -> str:
         errno.ENOSPC: "the disk is full, free some space",
         errno.EDQUOT: "the quota is used up",
         errno.EROFS: "the file system is read-only",
-        errno.EACCES: "the daemon needs write permission there",
+        errno.EACCES: "the daemon needs read and write permission there",
         errno.EPERM: "the daemon needs write permission there, and the file must not be immutable",
         errno.ENOENT: "the directory is missing",
         errno.ENOTDIR: "a part of the path is not a directory",

@@ -39,7 +39,7 @@ def claims_table(claims: Iterable[Prepared]) -> str:
             use = claim.uses[share.use]
             rows.append(
                 [
-                    f"{claim.namespace}/{claim.name}",
+                    claim.ref.full_name,
                     f"{share.request}/{share.subrequest}" if share.subrequest else share.request,
                     share.device,
                     "unlimited" if use.admin else f"{share.memory_mib}Mi",

@@ -33,8 +33,13 @@ class ClaimRef:
     name: str
     uid: str
 
+    @property
+    def full_name(self) -> str:
+        """`namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
     def __str__(self) -> str:
-        return f"claim {self.namespace}/{self.name}"
+        return f"claim {self.full_name}"
 
 
 @dataclass(frozen=True, slots=True)

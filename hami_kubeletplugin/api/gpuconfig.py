@@ -17,6 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hami_kubeletplugin.api.errors import ConfigError
 from hami_kubeletplugin.api.names import CONFIG_API_VERSION, CONFIG_KIND
 
+CorePolicy = Literal["default", "force", "disable"]
+Priority = Literal["high", "low"]
+
 _quoted = reprlib.Repr()
 """Quotes what people wrote, which may be 10 KiB of anything, in a few words."""
 _quoted.maxstring = _quoted.maxlong = 80
@@ -29,10 +32,10 @@ class GpuConfig(BaseModel):
 
     api_version: Literal["gpu.hami.io/v1alpha1"] = Field(CONFIG_API_VERSION, alias="apiVersion")
     kind: Literal["GpuConfig"] = CONFIG_KIND
-    core_policy: Literal["default", "force", "disable"] | None = Field(None, alias="corePolicy")
+    core_policy: CorePolicy | None = Field(None, alias="corePolicy")
     """When the core limit is enforced: `force` always, `disable` never, `default` as the region's switch says
     (GPU_CORE_UTILIZATION_POLICY, HAMi-core multiprocess_memory_limit.c:1045)."""
-    priority: Literal["high", "low"] | None = None
+    priority: Priority | None = None
     """CUDA_TASK_PRIORITY: high 0, low 1. Default low, as in HAMi-core."""
     allow_shared_containers: bool | None = Field(None, alias="allowSharedContainers")
     """Let several containers, or pods, use one share at the same time, each with the whole limit. Default false: refused."""

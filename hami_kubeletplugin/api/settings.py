@@ -11,8 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import SettingsError
 
-DriverEdits = Literal["toolkit", "runtime", "none"]
-
 _DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 
@@ -104,7 +102,7 @@ class Settings(Sharing, Hardware, Identity):
         description="HAMi-core's files on the host (library, preload file, lock, caches); the same path in and out.",
     )
     library: Path = Field(Path("/usr/local/lib/hami/libvgpu.so"), description="The libvgpu.so that the image ships.")
-    driver_edits: DriverEdits = Field(
+    driver_edits: Literal["toolkit", "runtime", "none"] = Field(
         "toolkit",
         description="Who puts the driver into containers: 'toolkit' = nvidia-ctk's CDI edits, 'runtime' = the NVIDIA "
         "container runtime, 'none' = nobody.",

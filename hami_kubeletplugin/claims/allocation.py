@@ -67,9 +67,9 @@ class AllocatedClaim:
     consumers: tuple[PodRef, ...]
 
 
-def has_devices_of(claim: Json, driver: str) -> bool:
-    """Whether any device of `driver` is allocated to the claim."""
-    return any(result.get("driver") == driver for result in _results(claim))
+def has_devices_of(claim: Json, driver: str, *, node: str | None = None) -> bool:
+    """Whether any device of `driver`, on that node if one is given, is allocated to the claim."""
+    return any(result.get("driver") == driver and node in (None, result.get("pool")) for result in _results(claim))
 
 
 def read_claim(claim: Json, ref: ClaimRef, *, driver: str, node: str) -> AllocatedClaim:

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
+from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
 
 Cache = Literal["directory", "private", "none"]
 
@@ -43,8 +44,8 @@ class Use(_Stored):
     containers: tuple[str, ...]
     gpus: tuple[GpuLimit, ...]
     admin: bool
-    core_policy: Literal["default", "force", "disable"] | None
-    priority: Literal["high", "low"] | None
+    core_policy: CorePolicy | None
+    priority: Priority | None
     log_level: int | None
     cache: Cache
     owner: str

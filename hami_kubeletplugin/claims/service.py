@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from structlog.contextvars import bound_contextvars
-
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
 from hami_kubeletplugin.api.names import cdi_kind
@@ -18,7 +16,7 @@ from hami_kubeletplugin.claims.reader import ClaimApi, Reader
 from hami_kubeletplugin.claims.state import NodeState
 from hami_kubeletplugin.gpu.edits import DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
 
 log = get_logger()
 T = TypeVar("T")
@@ -144,7 +142,7 @@ class Claims:
         """Run `work` for every claim, and answer for every claim in time."""
 
         async def named(ref: ClaimRef) -> T:
-            with bound_contextvars(claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid):
+            with bound_contextvars(claim=ref.full_name, claim_uid=ref.uid):
                 return await work(ref)
 
         tasks = {ref: asyncio.create_task(named(ref)) for ref in dict.fromkeys(refs)}
@@ -174,11 +172,11 @@ class Claims:
         elif isinstance(failure := task.exception(), HamiError):
             error = failure
         elif failure is not None:
-            log.error("unexpected error", verb=verb, claim=str(ref), exc_info=failure)
+            log.error("unexpected error", verb=verb, claim=ref.full_name, claim_uid=ref.uid, exc_info=failure)
             error = ClaimError(f"{ref}: {verb} failed by a fault of the driver: {type(failure).__name__}: {failure}")
         else:
             return task.result()
-        log.warning("claim failed", verb=verb, claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid, error=str(error))
+        log.warning("claim failed", verb=verb, claim=ref.full_name, claim_uid=ref.uid, error=str(error))
         return error
 
 

@@ -70,12 +70,12 @@ def _share_edits(
     use = prepared.uses[index]
     limits = sorted(use.gpus, key=lambda limit: _gpu(gpus, limit.uuid).bus_order)
     visible = ",".join(limit.uuid for limit in limits) if edits.visible == "uuids" else "void"
-    result = edits.per_gpu.get(share.uuid, ContainerEdits()).copy()
-    env = [f"NVIDIA_VISIBLE_DEVICES={visible}", f"{CLAIM_VARIABLE}={prepared.namespace}/{prepared.name}"]
+    result = edits.per_gpu[share.uuid].copy()
+    env = [f"NVIDIA_VISIBLE_DEVICES={visible}", f"{CLAIM_VARIABLE}={prepared.ref.full_name}"]
     mounts: list[Mount] = []
     if not use.admin:
         variables = contract.variables(
-            [contract.GpuLimit(limit.memory_mib, limit.cores) for limit in limits],
+            [contract.Limit(limit.memory_mib, limit.cores) for limit in limits],
             core_policy=use.core_policy,
             priority=use.priority,
             log_level=use.log_level,

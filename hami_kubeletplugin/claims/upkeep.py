@@ -1,6 +1,7 @@
 """What happens to claims without the kubelet asking: recovery at the start, repair, and clean-up of stale ones."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ class Upkeep:
         records: Claim records.
         specs: CDI specs.
         driver: Our driver name.
+        node: Our node name.
         grace: Seconds that a claim must have been found stale for before it is unprepared: its containers may still be
             stopping, and the kubelet normally unprepares it itself.
         clock: Seconds, monotonic.
@@ -46,11 +48,12 @@ class Upkeep:
         records: Records,
         specs: SpecFiles,
         driver: str,
+        node: str,
         grace: float,
         clock: Callable[[], float],
     ) -> None:
         self._claims, self._api, self._records, self._specs = claims, api, records, specs
-        self._driver, self._grace, self._clock = driver, grace, clock
+        self._driver, self._node, self._grace, self._clock = driver, node, grace, clock
         self._stale_since: dict[str, float] = {}
         self._late: dict[str, list[str]] = {}
         self._reported: dict[str, str] = {}
@@ -62,12 +65,15 @@ class Upkeep:
 
     async def run(self, interval: float) -> None:
         """Repair when woken; every `interval` seconds look for stale claims too. Runs until cancelled."""
+        clock = asyncio.get_running_loop().time
+        due = clock() + interval
         while True:
-            try:
-                async with asyncio.timeout(interval):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
                     await self._woken.wait()
-            except TimeoutError:
+            if clock() >= due:  # also when woken again and again
                 await self.clean_up()
+                due = clock() + interval
             self._woken.clear()
             await self.repair()
 
@@ -106,7 +112,7 @@ class Upkeep:
         self._late = {ref.uid: self._late[ref.uid] for ref in known if ref.uid in self._late}
         for ref in stale:
             if now - self._stale_since[ref.uid] >= self._grace:
-                log.info("unpreparing a stale claim", claim=f"{ref.namespace}/{ref.name}", claim_uid=ref.uid)
+                log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
                 await self._claims.unprepare([ref])
 
     def _lacks_specs(self) -> bool:
@@ -124,7 +130,7 @@ class Upkeep:
         return known | {ref: None for ref in lost if ref}
 
     async def _is_ours(self, ref: ClaimRef, prepared: Prepared | None) -> bool:
-        """Whether the claim still is allocated to this driver. In doubt it is.
+        """Whether the claim still is allocated to this driver on this node. In doubt it is.
 
         Raises:
             ApiUnavailable: There is no use in asking for other claims either.
@@ -136,12 +142,12 @@ class Upkeep:
         except ApiUnavailable:
             raise
         except ApiError as error:
-            log.warning("can't tell whether a claim is stale", claim=str(ref), claim_uid=ref.uid, error=str(error))
+            log.warning("can't tell whether a claim is stale", claim=ref.full_name, claim_uid=ref.uid, error=str(error))
             return True
         except Exception:
-            log.exception("can't tell whether a claim is stale", claim=str(ref), claim_uid=ref.uid)
+            log.exception("can't tell whether a claim is stale", claim=ref.full_name, claim_uid=ref.uid)
             return True
-        ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver)
+        ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver, node=self._node)
         if ours and prepared is not None:
             self._tell_of_late_pods(prepared, claim)
         return ours
@@ -155,7 +161,7 @@ class Upkeep:
         if late and self._late.get(prepared.uid) != late:
             log.warning(
                 "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
-                claim=str(prepared.ref),
+                claim=prepared.ref.full_name,
                 claim_uid=prepared.uid,
                 prepared_for=[str(pod) for pod in prepared.pods],
                 pods=late,

@@ -20,6 +20,8 @@ from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml, library_below
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 TIME_LIMIT: Final = 30.0
 """Seconds for one look at the whole node. Opening NVML takes a few when the driver does not stay loaded (no persistence mode)."""
 
@@ -98,7 +100,7 @@ class NvmlSource:
     def _tell(self, remarks: Sequence[Remark]) -> None:
         for remark in remarks:
             if remark not in self._told:
-                get_logger().warning(remark.event, **dict(remark.facts))
+                log.warning(remark.event, **dict(remark.facts))
         self._told = frozenset(remarks)
 
 

@@ -22,6 +22,8 @@ from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.toolkit_spec import ToolkitSpec, decode
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 _STDOUT_LIMIT: Final = 8 * 1024 * 1024
 """Bytes; a node with 16 GPUs prints about 40 KiB."""
 _STDERR_LIMIT: Final = 64 * 1024
@@ -163,7 +165,7 @@ class ToolkitDriverEdits:
         ]
         spec = decode(await _output(toolkit, arguments, self._timeout))
         prints = await asyncio.to_thread(_prints, _files(spec))
-        get_logger().info(
+        log.info(
             "nvidia-ctk described the driver",
             gpus=sum(name.startswith("GPU-") for name in spec.per_gpu),
             driver_root=str(self._root),

@@ -35,6 +35,7 @@ class Hardware:
         self._inventory: Inventory | None = None
         self._failure: HardwareError | None = None
         self._looked = asyncio.Event()
+        self._offered = False
 
     async def inventory(self) -> Inventory:
         """The GPUs as seen last; waits for the first look.
@@ -54,7 +55,7 @@ class Hardware:
             await self._look()
             missing = self._inventory is None
             await self._sleep(min(delay, self._interval) if missing else self._interval)
-            delay = delay * 2 if missing else FIRST_DELAY
+            delay = min(2 * delay, self._interval) if missing else FIRST_DELAY
 
     async def _look(self) -> None:
         try:
@@ -65,11 +66,15 @@ class Hardware:
             # A call that fails says nothing about the GPUs: what was known stays, as running containers do.
             inventory = None if isinstance(error, DriverMissing) else self._inventory
         if failure is not None and str(failure) != str(self._failure):
-            log.warning("GPUs can't be read; nothing is published until they can", error=str(failure))
-        first, changed = not self._looked.is_set(), inventory != self._inventory
+            meanwhile = "nothing is published" if isinstance(failure, DriverMissing) else "what is published stays"
+            log.warning("GPUs can't be read, trying again", meanwhile=meanwhile, error=str(failure))
+        known = inventory is not None or isinstance(failure, DriverMissing)
+        changed = inventory != self._inventory
         self._inventory, self._failure = inventory, failure
         self._looked.set()
         if changed:
             log.info("GPUs found", gpus=[gpu.device_name for gpu in inventory.gpus] if inventory else [])
-        if changed or first:
+        if changed or (known and not self._offered):
+            # Not before anything is known: what an earlier run published stays until then.
+            self._offered = True
             self._on_change(inventory)

@@ -6,8 +6,9 @@ src/include/log_utils.h; read and tried at commit 8f3a89c.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
+from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 
 CONTAINER_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
@@ -21,14 +22,11 @@ CONTAINER_CACHE_DIR: Final = "/usr/local/vgpu/cache"
 CACHE_FILE: Final = "vgpu.cache"
 """Our choice: the shared region below the cache directory; HAMi's monitor looks for `*.cache`."""
 
-CorePolicy = Literal["default", "force", "disable"]
-Priority = Literal["high", "low"]
-
 _TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
 
 
 @dataclass(frozen=True, slots=True)
-class GpuLimit:
+class Limit:
     """What one container may use of one GPU.
 
     Attributes:
@@ -45,7 +43,7 @@ class GpuLimit:
 
 
 def variables(
-    limits: Sequence[GpuLimit],
+    limits: Sequence[Limit],
     *,
     core_policy: CorePolicy | None = None,
     priority: Priority | None = None,

@@ -24,6 +24,8 @@ from hami_kubeletplugin.hamicore import elf
 from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 _PRELOAD: Final = f"{CONTAINER_LIBRARY}\n".encode()
 
 _Print = tuple[int, int, int, int]
@@ -65,7 +67,7 @@ class HostFiles:
         if state and all(_print(path) == expected for path, expected in state[1].items()):
             return state[0]
         if state:
-            get_logger().warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
+            log.warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
         return self.install()
 
     def install(self) -> Installed:

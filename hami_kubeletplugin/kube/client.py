@@ -50,7 +50,7 @@ _ERRORS: Final[Mapping[int, type[ApiError]]] = {
 }
 
 # Each TLS connection reads through a buffer of this size. The default of 256 KiB makes 6 MB for all of ours; an answer has a
-# few KiB.
+# few KiB. Neither asyncio nor aiohttp has an option for it; in a Python that names it otherwise this does nothing.
 SSLProtocol.max_size = 32 * 1024
 
 
@@ -189,7 +189,11 @@ class Client:
         return self._token
 
     def _unavailable(self, call: Call, error: Exception) -> ApiUnavailable:
-        reason = f"no answer in {self._timeout.total:g} s" if isinstance(error, TimeoutError) else str(error)
+        reason = (
+            f"no answer in {self._timeout.total:g} s"
+            if isinstance(error, TimeoutError)
+            else str(error) or type(error).__name__
+        )
         return ApiUnavailable(f"{call} failed: API server {self._access.server} can't be reached: {reason}")
 
 

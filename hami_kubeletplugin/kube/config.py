@@ -6,6 +6,7 @@ auth-provider) or what no server takes any more (passwords) is refused with a me
 
 import base64
 import binascii
+import dataclasses
 import os
 import ssl
 from collections.abc import Mapping
@@ -39,7 +40,7 @@ class Access:
     server: str
     tls: ssl.SSLContext | None = None
     tls_server_name: str | None = None
-    token: str | None = None
+    token: str | None = dataclasses.field(default=None, repr=False)
     token_file: Path | None = None
 
 
@@ -66,7 +67,11 @@ def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = SERVICE_
         if not file.is_file():
             raise SettingsError(f"{file} is missing: set automountServiceAccountToken to true in the pod")
     url_host = f"[{host}]" if ":" in host else host
-    return Access(f"https://{url_host}:{port}", _tls(ca=ca_file.read_text()), token_file=token_file)
+    try:
+        tls = _tls(ca=ca_file.read_text())
+    except (OSError, UnicodeDecodeError, ssl.SSLError) as error:
+        raise SettingsError(f"{ca_file} can't be used: {error}; look at the ConfigMap kube-root-ca.crt") from error
+    return Access(f"https://{url_host}:{port}", tls, token_file=token_file)
 
 
 def from_kubeconfig(path: Path) -> Access:
@@ -79,8 +84,14 @@ def from_kubeconfig(path: Path) -> Access:
 
     try:
         config = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    except (OSError, yaml.YAMLError) as error:
-        raise SettingsError(f"kubeconfig {path} can't be read: {error}") from error
+    except OSError as error:
+        raise SettingsError(f"kubeconfig {path} can't be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        # Not its own text, which quotes the line: there may be a token in it.
+        mark = getattr(error, "problem_mark", None)
+        raise SettingsError(
+            f"kubeconfig {path} can't be read: it is not YAML" + (f", see line {mark.line + 1}" if mark else "")
+        ) from None
     return _Kubeconfig(path, config if isinstance(config, dict) else {}).access()
 
 

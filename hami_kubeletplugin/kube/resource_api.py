@@ -5,6 +5,7 @@ by the first answer that is not "404, no such path", and settled anew when that 
 Contract: k8s.io/dynamic-resource-allocation client/client.go (order and the switch on 404), k8s.io/api resource/v1beta1.
 """
 
+import dataclasses
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -144,9 +145,7 @@ class KubeClient(Client):
             path = f"/apis/{GROUP}/{version}{call.path}"
             body = _write(obj, version) if obj is not None and call.verb in {"create", "update"} else obj
             try:
-                answer = await self.ask(
-                    Call(call.verb, call.resource, path, call.name, call.query), body and dict(body)
-                )
+                answer = await self.ask(dataclasses.replace(call, path=path), body)
             except ApiNotServed:
                 continue
             self._version = version

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 import grpc
 
-from hami_kubeletplugin.api.claim import ClaimRef, ClaimService, PreparedDevice
+from hami_kubeletplugin.api.claim import ClaimRef, ClaimService
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.kubelet.wire import dra_v1_pb2 as wire
 from hami_kubeletplugin.kubelet.wire import dra_v1beta1_pb2
@@ -26,7 +26,6 @@ ERROR_MAX: Final = 4000
 """Characters of an error that go into an answer, and from there into the pod's event."""
 
 Answer = TypeVar("Answer")
-Prepared = tuple[PreparedDevice, ...]
 
 
 def handlers(claims: ClaimService) -> tuple[grpc.GenericRpcHandler, ...]:
@@ -106,12 +105,12 @@ class _DraService:
         refs = [*{claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in claims}.values()]
         if not refs:
             return []
-        log = get_logger().bind(action=action, claims=[*map(str, refs)])
+        log = get_logger().bind(action=action, claims=[ref.full_name for ref in refs])
         try:
             answers = await call(refs)
             missing = [ref for ref in refs if ref.uid not in answers]
             if missing:
-                log.error("no answer for some claims", missing=[*map(str, missing)])
+                log.error("no answer for some claims", missing=[ref.full_name for ref in missing])
             return [
                 (ref.uid, answers[ref.uid] if ref.uid in answers else _bug(ref, action, "no answer")) for ref in refs
             ]

@@ -68,7 +68,8 @@ class Listener:
         except RuntimeError as error:
             raise ServingError(f"can't bind {self._file.path}: {error}") from error
         await self._server.start()
-        await asyncio.to_thread(self._file.show)
+        # One rename; not in a thread, where a cancelled caller would leave a socket that nobody removes.
+        self._file.show()
 
     async def intact(self) -> bool:
         """Whether the socket file is still there and ours."""

@@ -15,6 +15,8 @@ from hami_kubeletplugin.kubelet.listener import Listener
 from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 STOP_GRACE: Final = 8.0
 """Seconds for claims in flight; the process has 10 to exit."""
 
@@ -86,7 +88,7 @@ class KubeletServer:
         if old and await old.intact():
             return
         if old:
-            get_logger().warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
+            log.warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
         streams = health.HealthService(self._source, self._health_interval)
         self._dra_listener = await Listener.start(
             self._dra_path,
@@ -95,7 +97,7 @@ class KubeletServer:
             standard_health=True,
         )
         self._streams = streams
-        get_logger().info("serving DRA", socket=str(self._dra_path))
+        log.info("serving DRA", socket=str(self._dra_path))
         if old and old_streams:
             old_streams.close()
             await old.stop(self._stop_grace)
@@ -118,16 +120,14 @@ class KubeletServer:
                     standard_health=False,
                 )
                 self._said_absent = False
-                get_logger().info("waiting for the kubelet to register us", socket=str(self._registration_path))
+                log.info("waiting for the kubelet to register us", socket=str(self._registration_path))
                 return True
         except ServingError:
             if await asyncio.to_thread(directory.is_dir):
                 raise
         if not self._said_absent:
             self._said_absent = True
-            get_logger().warning(
-                "the kubelet's registry directory is not there, waiting for it", directory=str(directory)
-            )
+            log.warning("the kubelet's registry directory is not there, waiting for it", directory=str(directory))
         return False
 
     async def _stop(self) -> None:
@@ -140,4 +140,4 @@ class KubeletServer:
         if self._registration_listener:
             await self._registration_listener.stop(0)
         self.registration.forget()
-        get_logger().info("sockets removed, no longer registered")
+        log.info("sockets removed, no longer registered")

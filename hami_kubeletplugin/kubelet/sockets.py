@@ -25,6 +25,8 @@ from urllib.parse import quote
 from hami_kubeletplugin.api.errors import AlreadyServing, ServingError, SocketPathTooLong
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 SUN_PATH_MAX = 107
 """Bytes of a UNIX socket's path: sockaddr_un.sun_path is 108 with its NUL."""
 
@@ -156,7 +158,7 @@ class DriverLock:
                     f"{within:g} s; stop it, or give one of the two another --driver-name"
                 )
             if not waiting:
-                get_logger().info("waiting for the predecessor to stop", holder=_holder(self.path), lock=str(self.path))
+                log.info("waiting for the predecessor to stop", holder=_holder(self.path), lock=str(self.path))
                 waiting = True
             await asyncio.sleep(_LOCK_POLL)
 
@@ -167,7 +169,7 @@ class DriverLock:
             AlreadyServing: Another daemon did.
         """
         if not await asyncio.to_thread(self._is_current):
-            get_logger().warning("the lock file was deleted, taking it again", lock=str(self.path))
+            log.warning("the lock file was deleted, taking it again", lock=str(self.path))
             self._release()
             await self._acquire(0)
 

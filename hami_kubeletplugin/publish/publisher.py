@@ -22,6 +22,8 @@ from hami_kubeletplugin.publish.backoff import Backoff
 from hami_kubeletplugin.publish.devices import Device, devices
 from hami_kubeletplugin.publish.slices import Pool, Slice, Write, differences, reconcile, split
 
+log = get_logger()
+
 OLDEST: Final = (1, 35)
 """The allocator of 1.34 checks the capacity of the wrong device of a slice, and a claim with `count: 2` can crash it."""
 RECHECK: Final = 300.0
@@ -76,7 +78,6 @@ class Publisher:
         self._errors, self._repairs, self._last_repair = Backoff(*ERROR_WAIT), Backoff(*REPAIR_WAIT), float("-inf")
         self._told: set[str] = set()
         self._last_error = ""
-        self._log = get_logger()
 
     def offer(self, inventory: Inventory | None) -> None:
         """Publish these GPUs from now on; None withdraws the pool, e.g. when there is no driver. Never blocks."""
@@ -184,7 +185,7 @@ class Publisher:
             if repair and writes:
                 self._last_repair = self._clock()
                 self._repairs.grow()
-                self._log.warning("ResourceSlices were changed or deleted by others; restored", writes=writes)
+                log.warning("ResourceSlices were changed or deleted by others; restored", writes=writes)
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, but not longer than until the next offer."""
@@ -208,9 +209,7 @@ class Publisher:
         self._now_published(tuple((self._node, device["name"]) for device in offered or ()))
         self.published_at = time.time()
         if writes:
-            self._log.info(
-                "ResourceSlices written", devices=len(self._published), slices=len(parts), writes=len(writes)
-            )
+            log.info("ResourceSlices written", devices=len(self._published), slices=len(parts), writes=len(writes))
         if parts:
             self.first_published.set()
         return len(writes)
@@ -273,22 +272,22 @@ class Publisher:
             wait = max(wait, min(error.retry_after, _LONGEST_RETRY_AFTER))
         self._errors.grow()
         if isinstance(error, ApiExpired):
-            self._log.debug("Listing ResourceSlices again", reason=str(error))
+            log.debug("Listing ResourceSlices again", reason=str(error))
         elif str(error) != self._last_error:
             self._last_error = str(error)
-            self._log.warning("ResourceSlices can't be published; trying again", error=str(error))
+            log.warning("ResourceSlices can't be published; trying again", error=str(error))
         await self._sleep(wait)
 
     def _worked(self) -> None:
         self._errors.reset()
         if self._last_error:
             self._last_error = ""
-            self._log.info("ResourceSlices can be published again")
+            log.info("ResourceSlices can be published again")
 
     def _once(self, event: str, **facts: object) -> None:
         if event not in self._told:
             self._told.add(event)
-            self._log.error(event, **facts)
+            log.error(event, **facts)
 
 
 def _first(errors: BaseExceptionGroup[ApiError]) -> ApiError:

@@ -1,1 +1,1 @@
-"""A small API server and kubelet that speak the real protocols, for the demo and the unit tests."""
+"""A small API server and kubelet that speak the real protocols, and a scheduler, for the demo and the unit tests."""

@@ -27,6 +27,8 @@ from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2, dra_v1_pb2
 from hami_kubeletplugin.kubelet.wire import pluginregistration_v1_pb2 as registration_v1
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 DRA_SERVICES: Final = {dra.V1: dra.V1_SERVICE, dra.V1BETA1: dra.V1BETA1_SERVICE}
 CALL_TIMEOUT: Final = 45.0
 """The kubelet's own, in seconds."""
@@ -197,7 +199,7 @@ class StandinKubelet:
                 try:
                     await self._register(new)
                 except grpc.aio.AioRpcError as error:  # tried again at the next look
-                    get_logger().debug("a plugin could not be asked", socket=new[0], error=error.details())
+                    log.debug("a plugin could not be asked", socket=new[0], error=error.details())
             await asyncio.sleep(self._poll)
 
     async def _register(self, found: Socket) -> None:

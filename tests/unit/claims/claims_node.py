@@ -249,6 +249,7 @@ class Node:
             records=self.records,
             specs=self.specs,
             driver=DRIVER,
+            node=NODE,
             grace=self.grace,
             clock=lambda: self.now,
         )

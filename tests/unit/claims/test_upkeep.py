@@ -59,7 +59,12 @@ def somebody_elses(node: Node) -> None:
     node.api.put(claim("c", [result(driver="net.example.com")]))
 
 
-@pytest.mark.parametrize("change", [gone, replaced, deallocated, somebody_elses])
+def another_nodes(node: Node) -> None:
+    """Allocated anew, to a device of ours on another node."""
+    node.api.put(claim("c", [result() | {"pool": "node-2"}]))
+
+
+@pytest.mark.parametrize("change", [gone, replaced, deallocated, somebody_elses, another_nodes])
 async def test_a_stale_claim_is_unprepared_after_the_grace(node: Node, change: Callable[[Node], None]) -> None:
     """Not at once: its containers may still be stopping, and the kubelet normally unprepares it itself."""
     await prepared(node, "c")
@@ -295,6 +300,24 @@ async def test_run_repairs_when_woken_and_cleans_up_in_between(node: Node) -> No
     del node.api.claims["default", "b"]
     running = asyncio.create_task(node.upkeep().run(0.01))
     await _until(lambda: node.records.uids() == uids(claims[0]))
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_waking_puts_off_no_clean_up(node: Node) -> None:
+    """Hardware that changes more often than stale claims are looked for must not keep them for ever."""
+    await prepared(node, "c")
+    gone(node)
+    node.grace = 0
+    upkeep = node.upkeep()
+    running = asyncio.create_task(upkeep.run(0.1))
+
+    def left() -> bool:
+        upkeep.wake()
+        return node.snapshot() == {}
+
+    await _until(left)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running

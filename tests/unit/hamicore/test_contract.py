@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.hamicore.contract import CACHE_FILE, CONTAINER_CACHE_DIR, GpuLimit, variables
+from hami_kubeletplugin.hamicore.contract import CACHE_FILE, CONTAINER_CACHE_DIR, Limit, variables
 
 MIB = 1024**2
 limits_of_a_container = st.lists(
-    st.builds(GpuLimit, memory_mib=st.integers(1, 4 * 1024**2), cores=st.integers(0, 250)), min_size=1, max_size=16
+    st.builds(Limit, memory_mib=st.integers(1, 4 * 1024**2), cores=st.integers(0, 250)), min_size=1, max_size=16
 )
 
 
@@ -52,7 +52,7 @@ def test_the_parser_of_these_tests_is_the_librarys(text: str, meant: int) -> Non
 
 
 @given(limits_of_a_container)
-def test_the_library_reads_back_what_was_allocated(limits: list[GpuLimit]) -> None:
+def test_the_library_reads_back_what_was_allocated(limits: list[Limit]) -> None:
     """Each index carries its GPU's memory to the byte, its cores only when asked, and there is no index too many."""
     environment = variables(limits)
     for index, limit in enumerate(limits):
@@ -63,8 +63,8 @@ def test_the_library_reads_back_what_was_allocated(limits: list[GpuLimit]) -> No
 
 
 @given(limits_of_a_container)
-@example([GpuLimit(1)] * 16)
-def test_gpus_are_numbered_by_identity_in_bus_order(limits: list[GpuLimit]) -> None:
+@example([Limit(1)] * 16)
+def test_gpus_are_numbered_by_identity_in_bus_order(limits: list[Limit]) -> None:
     """CUDA_VISIBLE_DEVICES is 0..n-1 in PCI bus order, whatever the image or the pod would have said."""
     environment = variables(limits)
     assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
@@ -87,20 +87,20 @@ def test_gpus_are_numbered_by_identity_in_bus_order(limits: list[GpuLimit]) -> N
 )
 def test_policy_and_priority_are_always_written(options: dict[str, object], expected: dict[str, str | None]) -> None:
     """A pod can't lift its core limit by a variable of its own, since ours is always there; the log level only if set."""
-    environment = variables([GpuLimit(1000, 30)], **options)  # type: ignore[arg-type]
+    environment = variables([Limit(1000, 30)], **options)  # type: ignore[arg-type]
     assert {name: environment.get(name) for name in expected} == expected
     assert environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{CONTAINER_CACHE_DIR}/{CACHE_FILE}"
 
 
 @pytest.mark.parametrize(("memory", "cores"), [(0, 0), (-1, 0), (1, -1)])
 def test_a_limit_that_would_mean_unlimited_can_not_be_made(memory: int, cores: int) -> None:
-    """0 MiB is 'no limit' to the library, so there is no such GpuLimit."""
+    """0 MiB is 'no limit' to the library, so there is no such Limit."""
     with pytest.raises(ValueError, match="at least 1"):
-        GpuLimit(memory, cores)
+        Limit(memory, cores)
 
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_only_one_to_sixteen_gpus_can_be_limited(count: int) -> None:
     """The library's arrays hold 16 GPUs; a 17th would go unlimited."""
     with pytest.raises(ValueError, match="1 to 16"):
-        variables([GpuLimit(1)] * count)
+        variables([Limit(1)] * count)

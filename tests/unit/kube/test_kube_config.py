@@ -127,6 +127,15 @@ def test_damaged_file_is_named(tmp_path: Path, text: str, says: str) -> None:
         from_kubeconfig(path)
 
 
+def test_a_damaged_file_is_not_quoted(tmp_path: Path) -> None:
+    """There may be a token in the line that is wrong; its number is enough."""
+    path = tmp_path / "config"
+    path.write_text("users:\n- user: {token: secret-token, [\n")
+    with pytest.raises(SettingsError, match="not YAML, see line") as raised:
+        from_kubeconfig(path)
+    assert "secret-token" not in str(raised.value)
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     """A kubeconfig that is not there is a settings error with its path."""
     with pytest.raises(SettingsError, match=str(tmp_path / "none")):
@@ -155,4 +164,11 @@ def test_not_in_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="--kubeconfig"):
         in_cluster({}, tmp_path)
     with pytest.raises(SettingsError, match="automountServiceAccountToken"):
+        in_cluster({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)
+
+
+def test_a_damaged_certificate_of_the_cluster_is_named(tmp_path: Path) -> None:
+    """The file, and where it comes from."""
+    (service_account(tmp_path) / "ca.crt").write_text("no certificate")
+    with pytest.raises(SettingsError, match=r"ca\.crt can't be used.*kube-root-ca\.crt"):
         in_cluster({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, tmp_path)

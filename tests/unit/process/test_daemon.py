@@ -83,6 +83,17 @@ async def test_two_daemons(process: Process, api: ApiServer) -> None:
         process._process = first
 
 
+async def test_sigterm_ends_the_wait_for_a_predecessor(process: Process, api: ApiServer) -> None:
+    """A daemon that still waits for another one to stop goes at once when it gets SIGTERM, with exit code 0."""
+    async with StandinKubelet(process.registry) as kubelet:
+        await registered(process, api, kubelet)
+        first = process._process
+        await process.start("--lock-timeout", "60")
+        await until(lambda: any("predecessor" in event["event"] for event in process.events()))
+        assert await process.stop(within=5) == 0
+        process._process = first
+
+
 async def test_api_server_away_at_start(process: Process, api: ApiServer) -> None:
     """Without an API server the daemon registers all the same, and publishes when the server comes."""
     await api.down()

@@ -30,17 +30,6 @@ async def test_server_that_is_away_costs_only_the_wait(world: World) -> None:
     assert world.server.writes == 2
 
 
-async def test_watch_that_always_fails_costs_only_the_wait(world: World) -> None:
-    """While slices may not be watched there is one attempt per growing wait, though each finds the slices right."""
-    world.server.fail(403, verb="watch")
-    world.server.drop_watches()
-    await until(lambda: len(world.time.slept) > 13)
-    first, longest = module.ERROR_WAIT
-    waits = [wait for wait in world.time.slept if wait != 1]
-    assert first / 2 <= waits[0] <= first
-    assert all(longest / 2 <= wait <= longest for wait in waits[8:])
-
-
 async def test_gpu_found_while_the_server_is_away(world: World) -> None:
     """What changes while the API server is away is published when it is back."""
     await world.server.down()
