@@ -161,7 +161,7 @@ def test_spec_level_edits_are_the_drivers() -> None:
     made = prepared(claim("c", FOUR), container("x", "c"))
     edits = driver_edits([share.uuid for share in made.shares])
     assert rendered(made, edits=edits)["containerEdits"] == edits.common
-    assert "containerEdits" not in rendered(made, edits=DriverEdits())
+    assert "containerEdits" not in rendered(made, edits=DriverEdits(per_gpu=edits.per_gpu))
 
 
 def test_void_keeps_an_nvidia_runtime_from_injecting_again() -> None:
@@ -174,7 +174,7 @@ def test_runtime_mode_names_the_containers_gpus() -> None:
     """`--driver-edits=runtime`: every device names all GPUs of its container, and no others."""
     spec = rendered(
         prepared(claim("c", FOUR), container("x", "c/r0", "c/r2"), container("y", "c/r1")),
-        edits=DriverEdits(visible="uuids"),
+        edits=DriverEdits(per_gpu={uuid: {} for uuid in UUID.values()}, visible="uuids"),
     )
     by_request = {name.split(".")[-3]: name for name in ids(spec)}
     for one in ("r0", "r2"):
