@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from hami_kubeletplugin import __version__, show
 from hami_kubeletplugin.api.errors import HamiError
@@ -48,7 +50,7 @@ def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callabl
                     typer.Option(
                         f"--{name.replace('_', '-')}",
                         envvar=_VARIABLES.get(name, f"HAMI_{name.upper()}"),
-                        help=f"{field.description} {_default(field.default)}",
+                        help=" ".join(filter(None, (field.description, _values(field), _default(field)))),
                         show_default=False,
                     ),
                 ],
@@ -61,8 +63,14 @@ def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
-def _default(value: Any) -> str:
-    return "" if value is None or value == Settings.model_fields["plugin_dir"].default else f"(default: {value})"
+def _values(field: FieldInfo) -> str:
+    values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return f"One of {', '.join(values)}." if values else ""
+
+
+def _default(field: FieldInfo) -> str:
+    told = field.is_required() or field.default in (None, Path())  # plugin_dir's is in its description
+    return "" if told else f"(default: {field.default})"
 
 
 def _show_version(wanted: bool) -> None:

@@ -23,6 +23,8 @@ def test_help_documents_every_option() -> None:
     shown = " ".join(call("run", "--help").stdout.split())
     for name in Settings.model_fields:
         assert f"--{name.replace('_', '-')} " in shown
+    assert "PydanticUndefined" not in shown
+    assert "One of json, console. (default: json)" in shown
     for variable in ("NODE_NAME", "KUBECONFIG", "HAMI_DIR", "HAMI_DEVICE_SPLIT_COUNT"):
         assert f"[env var: {variable}]" in shown
 
