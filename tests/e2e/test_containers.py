@@ -196,6 +196,22 @@ def test_gpu_config_reaches_the_library(daemon: Daemon, cluster: Cluster) -> Non
     assert (report["policy"], report["priority"], report["log_level"]) == ("force", "0", "4")
 
 
+@pytest.mark.since("1.36")
+def test_the_pods_status_tells_the_devices_health(daemon: Daemon, cluster: Cluster) -> None:
+    """The kubelet's health stream is served: a pod's status says that its GPU is healthy."""
+    cluster.apply(
+        template("t", request(memory="1000Mi")),
+        pod("p", container(claims=["gpu"]), templates={"gpu": "t"}),
+    )
+
+    def healthy() -> bool:
+        (found,) = cluster.running("p")
+        (resource,) = found["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+        return resource["name"] == "claim:gpu" and [r["health"] for r in resource["resources"]] == ["Healthy"]
+
+    wait_for("the health of the GPU in the pod's status", healthy)
+
+
 def test_deleting_a_pod_leaves_nothing(daemon: Daemon, cluster: Cluster) -> None:
     """When a pod goes, the CDI spec, the record and the cache directory of its claim go; other claims keep theirs."""
     cluster.apply(
