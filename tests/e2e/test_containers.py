@@ -206,8 +206,8 @@ def test_the_pods_status_tells_the_devices_health(daemon: Daemon, cluster: Clust
 
     def healthy() -> bool:
         (found,) = cluster.running("p")
-        (resource,) = found["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
-        return resource["name"] == "claim:gpu" and [r["health"] for r in resource["resources"]] == ["Healthy"]
+        told = found["status"]["containerStatuses"][0].get("allocatedResourcesStatus", [])
+        return [(t["name"], [r["health"] for r in t["resources"]]) for t in told] == [("claim:gpu", ["Healthy"])]
 
     wait_for("the health of the GPU in the pod's status", healthy)
 
