@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, Share
 from hami_kubeletplugin.claims.pods import Container, Pod
-from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, StoredPod, Use
+from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, Use
 from hami_kubeletplugin.gpu.model import Gpu
 
 T = TypeVar("T")
@@ -88,10 +88,7 @@ def plan(
         namespace=claim.ref.namespace,
         name=claim.ref.name,
         uid=claim.ref.uid,
-        pods=tuple(
-            StoredPod(namespace=pod.ref.namespace, name=pod.ref.name, uid=pod.ref.uid)
-            for pod in sorted(pods, key=lambda pod: pod.ref.uid)
-        ),
+        pods=tuple(sorted((pod.ref for pod in pods), key=lambda ref: ref.uid)),
         boot_id=boot_id,
         driver=driver,
         shares=tuple(_prepared(share, use_of[Held(claim, share).key], gpus) for share in claim.shares),

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
 from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
+from hami_kubeletplugin.claims.allocation import PodRef
 
 Cache = Literal["directory", "private", "none"]
 
@@ -71,24 +72,13 @@ class PreparedShare(_Stored):
         return f"{request}.{self.device}.{self.share_id or 'admin'}"
 
 
-class StoredPod(_Stored):
-    """A pod that the claim was prepared for."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
 class Prepared(_Stored):
     """A prepared claim."""
 
     namespace: str
     name: str
     uid: str
-    pods: tuple[StoredPod, ...]
+    pods: tuple[PodRef, ...]
     boot_id: str
     driver: str
     shares: tuple[PreparedShare, ...]

@@ -163,7 +163,7 @@ class Upkeep:
                 "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
                 claim=prepared.ref.full_name,
                 claim_uid=prepared.uid,
-                prepared_for=[str(pod) for pod in prepared.pods],
+                prepared_for=[f"{pod.namespace}/{pod.name}" for pod in prepared.pods],
                 pods=late,
             )
             self._late[prepared.uid] = late

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew, StorageError
 from hami_kubeletplugin.claims import records
-from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, StoredPod, Use
+from hami_kubeletplugin.claims.allocation import PodRef
+from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, Use
 from hami_kubeletplugin.claims.records import Records, decode, encode
 
 text = st.text(max_size=12)
@@ -47,7 +48,7 @@ claims = st.builds(
     namespace=text,
     name=text,
     uid=text,
-    pods=st.lists(st.builds(StoredPod, namespace=text, name=text, uid=text), max_size=2).map(tuple),
+    pods=st.lists(st.builds(PodRef, namespace=text, name=text, uid=text), max_size=2).map(tuple),
     boot_id=text,
     driver=text,
     shares=st.lists(shares, max_size=3).map(tuple),
@@ -58,7 +59,7 @@ SAMPLE = Prepared(
     namespace="default",
     name="c",
     uid="0fa1c1e0-0000-4000-8000-000000000000",
-    pods=(StoredPod(namespace="default", name="p", uid="u"),),
+    pods=(PodRef(namespace="default", name="p", uid="u"),),
     boot_id="boot-1",
     driver="gpu.hami.io",
     shares=(
