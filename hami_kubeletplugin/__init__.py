@@ -9,11 +9,13 @@ The package is a house whose floors import downward only (checked by import-lint
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
     claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover
+    webhook        pod -> claim templates + patch; the admission server, its own entry point
     gpu            NVML, discovery, topology, simulated hardware
     hamicore       HAMi-core's contract: limit variables and files on the host
     kube           the Kubernetes API client
     observe        structured logs
     files          files that are there whole or not at all
+    commandline    options of commands, from settings
     api            names, errors, settings, GpuConfig: what users read and write
 """
 

@@ -1,23 +1,19 @@
 """`hami-kubeletplugin`: reads options and the environment, and runs a command."""
 
 import asyncio
-import inspect
 import json
 import sys
-from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, NoReturn
 
 import typer
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from hami_kubeletplugin import __version__, show
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Hardware, Identity, Settings, Sharing
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.commandline import given_only, options
 from hami_kubeletplugin.observe.log import configure
 
 app = typer.Typer(
@@ -26,51 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG", "hami_dir": "HAMI_DIR"}
-"""Environment variables with a name that everybody uses, or that would stammer; all others are HAMI_<OPTION>."""
-
-
-def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options that settings models declare, so that each is declared and documented once.
-
-    The command gets them as keyword arguments, None where neither the command line nor the environment says anything.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = [p for p in inspect.signature(command).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        fields = {name: field for model in models for name, field in model.model_fields.items()}
-        made = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[
-                    str | None,
-                    typer.Option(
-                        f"--{name.replace('_', '-')}",
-                        envvar=_VARIABLES.get(name, f"HAMI_{name.upper()}"),
-                        help=" ".join(filter(None, (field.description, _values(field), _default(field)))),
-                        show_default=False,
-                    ),
-                ],
-            )
-            for name, field in fields.items()
-        ]
-        command.__signature__ = inspect.Signature([*own, *made])  # type: ignore[attr-defined]
-        return command
-
-    return decorate
-
-
-def _values(field: FieldInfo) -> str:
-    values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return f"One of {', '.join(values)}." if values else ""
-
-
-def _default(field: FieldInfo) -> str:
-    told = field.is_required() or field.default in (None, Path())  # plugin_dir's is in its description
-    return "" if told else f"(default: {field.default})"
 
 
 def _show_version(wanted: bool) -> None:
@@ -95,7 +46,7 @@ def run(**given: Any) -> None:
     """Run the daemon: publish this node's GPUs and serve the kubelet, until SIGTERM."""
     from hami_kubeletplugin import daemon  # noqa: PLC0415 - the other commands need neither gRPC nor aiohttp
 
-    settings = Settings.checked(**_without_empty(given))
+    settings = Settings.checked(**given_only(given))
     configure(settings.log_format, settings.log_level)
     asyncio.run(daemon.run(settings))
 
@@ -123,7 +74,7 @@ def devices(
     from hami_kubeletplugin.gpu.source import source_for  # noqa: PLC0415
     from hami_kubeletplugin.publish import devices as published  # noqa: PLC0415
 
-    settings = Settings.checked(node_name=node_name, **_without_empty(given))
+    settings = Settings.checked(node_name=node_name, **given_only(given))
     configure("console", "warning")
     inventory = asyncio.run(source_for(settings).discover())
     found = published.devices(inventory.gpus, settings)
@@ -134,7 +85,7 @@ def devices(
 @options(Identity)
 def claims(output: OutputOption = Output.table, **given: Any) -> None:
     """Show what is prepared on this node, for which containers, with which limits. Works beside a running daemon."""
-    records = Records(Identity.checked(**_without_empty(given)).plugin_dir / "claims")
+    records = Records(Identity.checked(**given_only(given)).plugin_dir / "claims")
     found = list(records.all())
     prepared = [record for record in found if isinstance(record, Prepared)]
     typer.echo(show.claims_json(prepared) if output is Output.json else show.claims_table(prepared))
@@ -149,11 +100,6 @@ def demo() -> None:
     from hami_kubeletplugin import demo as story  # noqa: PLC0415
 
     asyncio.run(story.tell(typer.echo))
-
-
-def _without_empty(given: dict[str, Any]) -> dict[str, Any]:
-    """An environment variable that is set to nothing, as manifests like to do, says nothing."""
-    return {name: value for name, value in given.items() if value not in (None, "")}
 
 
 def main() -> NoReturn:

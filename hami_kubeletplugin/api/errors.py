@@ -19,8 +19,11 @@
     ├── StorageError            a file of ours could not be read or written
     │   ├── RecordDamaged       a record does not hold what its checksum says
     │   └── RecordTooNew        a record was written by a newer version
-    └── ClaimError              this claim can't be prepared; the text ends up in the pod's event
-        └── ConfigError         its GpuConfig is wrong
+    ├── ClaimError              this claim can't be prepared; the text ends up in the pod's event
+    │   └── ConfigError         its GpuConfig is wrong
+    ├── AdmissionError          an object isn't admitted; the text is what kubectl shows
+    │   └── ReviewError         what was sent to the webhook is no admission review that it can answer
+    └── CertificateError        the webhook's certificate can't be read, made or published
 
 Each message says what is wrong, where (field path, claim namespace/name, device) and what to do. Errors of libraries are
 chained as `__cause__`; those of our own bugs (TypeError, KeyError ...) are not part of the tree and are never caught by it.
@@ -126,3 +129,15 @@ class ClaimError(HamiError):
 
 class ConfigError(ClaimError):
     """An opaque GpuConfig is wrong. The message carries the field path."""
+
+
+class AdmissionError(HamiError):
+    """An object isn't admitted as it is: its author reads this. The message starts with the field path."""
+
+
+class ReviewError(AdmissionError):
+    """A request to the webhook that is no AdmissionReview v1, or one of a kind that it isn't for."""
+
+
+class CertificateError(HamiError):
+    """The webhook's certificate, its key, or the trust in it that the API server needs."""

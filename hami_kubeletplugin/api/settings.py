@@ -4,17 +4,19 @@ Each field is one option: `cli` makes `--kebab-case` and an environment variable
 """
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import SettingsError
 
-_DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 
-class _Options(BaseModel):
+class Options(BaseModel):
+    """Base of all settings."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
@@ -30,7 +32,7 @@ class _Options(BaseModel):
             raise SettingsError("; ".join(_explain(detail) for detail in error.errors(include_url=False))) from None
 
 
-class Sharing(_Options):
+class Sharing(Options):
     """How a GPU is offered to several claims; HAMi's options of the same names."""
 
     device_split_count: int = Field(
@@ -48,7 +50,7 @@ class Sharing(_Options):
     device_core_scaling: float = Field(1.0, ge=0.01, le=100, description="Published cores = 100 x this.")
 
 
-class Hardware(_Options):
+class Hardware(Options):
     """Where GPUs are found."""
 
     simulate: str | None = Field(
@@ -66,12 +68,12 @@ class Hardware(_Options):
     sysfs: Path = Field(Path("/sys"), description="Where sysfs is, for PCIe roots and NUMA nodes.")
 
 
-class Identity(_Options):
+class Identity(Options):
     """Which driver this is, and where its own files are."""
 
     driver_name: str = Field(
         names.DRIVER,
-        pattern=_DNS_SUBDOMAIN,
+        pattern=DNS_SUBDOMAIN,
         max_length=63,
         description="DRA driver name. Clusters coming from HAMi-DRA use hami-core-gpu.project-hami.io.",
     )

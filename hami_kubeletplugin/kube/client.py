@@ -40,7 +40,15 @@ _KEEP_ALIVE: Final = 60.0
 """Seconds; kube-apiserver closes idle connections after 90."""
 _WATCH_SILENCE: Final = 150.0
 """Seconds without a byte until a watch counts as dead; the API server sends a bookmark about once a minute."""
-_METHODS: Final = {"get": "GET", "list": "GET", "watch": "GET", "create": "POST", "update": "PUT", "delete": "DELETE"}
+_METHODS: Final = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
 _ERRORS: Final[Mapping[int, type[ApiError]]] = {
     HTTPStatus.UNAUTHORIZED: ApiForbidden,
     HTTPStatus.FORBIDDEN: ApiForbidden,
@@ -59,11 +67,12 @@ class Call:
     """One request, in the words of RBAC, so that errors can say what was tried.
 
     Attributes:
-        verb: get, list, watch, create, update or delete.
+        verb: get, list, watch, create, update, patch or delete.
         resource: With its group, e.g. `resourceclaims.resource.k8s.io`.
         path: On the server, already escaped.
         name: `namespace/name`, a name, or empty.
         query: Parameters.
+        content_type: Of the body; a patch says by it what kind it is.
     """
 
     verb: str
@@ -71,6 +80,7 @@ class Call:
     path: str
     name: str = ""
     query: Mapping[str, str] | None = None
+    content_type: str = "application/json"
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource} {self.name}".rstrip()
@@ -163,7 +173,7 @@ class Client:
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("Client is used outside of `async with`")
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = {} if body is None else {"Content-Type": call.content_type}
         token = await self._bearer(call)
         if token:
             headers["Authorization"] = f"Bearer {token}"

@@ -1,0 +1,156 @@
+"""Everything that can be set for the webhook; as in `settings`, each field is one option and one environment variable."""
+
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api.gpuconfig import CorePolicy
+from hami_kubeletplugin.api.settings import DNS_SUBDOMAIN, Options
+
+_RESOURCE: Final = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+
+
+class Conversion(Options):
+    """What people may write, and what it means; HAMi's options have the same names (device-config.yaml)."""
+
+    resource_count_name: str = Field(
+        "nvidia.com/gpu", pattern=_RESOURCE, max_length=316, description="Resource that counts GPUs."
+    )
+    resource_memory_name: str = Field(
+        "nvidia.com/gpumem", pattern=_RESOURCE, max_length=316, description="Resource for MiB of each GPU."
+    )
+    resource_memory_alias: str = Field(
+        "nvidia.com/gpumemory", pattern=_RESOURCE, max_length=316, description="Another name for the same."
+    )
+    resource_memory_percentage_name: str = Field(
+        "nvidia.com/gpumem-percentage",
+        pattern=_RESOURCE,
+        max_length=316,
+        description="Resource for percent of each GPU's memory.",
+    )
+    resource_core_name: str = Field(
+        "nvidia.com/gpucores",
+        pattern=_RESOURCE,
+        max_length=316,
+        description="Resource for percent of each GPU's cores.",
+    )
+    resource_priority_name: str = Field(
+        "nvidia.com/priority",
+        pattern=_RESOURCE,
+        max_length=316,
+        description="Resource for the priority, 0 high, 1 low.",
+    )
+    default_gpu_num: int = Field(
+        1,
+        ge=0,
+        le=names.MAX_GPUS_PER_CONTAINER,
+        description="GPUs of a container that names memory or cores but no number; 0: none.",
+    )
+    default_memory: int = Field(
+        0, ge=0, le=2**31 - 1, description="MiB for containers that name no memory; 0: the whole GPU's."
+    )
+    default_cores: int = Field(
+        0, ge=0, le=100, description="Percent of cores for containers that name none; 0: no limit."
+    )
+    memory_factor: int = Field(1, ge=1, le=2**20, description="Memory is counted in units of so many MiB.")
+    gpu_core_policy: CorePolicy = Field(
+        "default", description="When core limits are enforced, for containers that don't say."
+    )
+    driver_name: str = Field(
+        names.DRIVER,
+        pattern=DNS_SUBDOMAIN,
+        max_length=63,
+        description="DRA driver name, as set for the node daemon.",
+    )
+    device_class: str = Field("", description="DeviceClass that requests name. Default: as the driver.")
+    replace_scheduler: str | None = Field(
+        None, description="A schedulerName, such as hami-scheduler, that GPU pods get the default scheduler for."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_class(cls, values: Any) -> Any:
+        return (
+            values
+            if values.get("device_class")
+            else {**values, "device_class": values.get("driver_name", names.DRIVER)}
+        )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len(set(self.resources)) != len(self.resources):
+            raise ValueError("two resources have the same name")
+        return self
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Names of all resources that are ours to take out of a container."""
+        return (
+            self.resource_count_name,
+            self.resource_memory_name,
+            self.resource_memory_alias,
+            self.resource_memory_percentage_name,
+            self.resource_core_name,
+            self.resource_priority_name,
+        )
+
+
+class Certificates(Options):
+    """Where the webhook's certificate comes from: two files, or a Secret that the webhook keeps itself."""
+
+    tls_cert_file: Path | None = Field(
+        None,
+        description="Certificate, PEM, read again when it changes. Without it the webhook keeps its own in a Secret.",
+    )
+    tls_key_file: Path | None = Field(None, description="The key for it.")
+    namespace: str = Field(
+        "hami-system",
+        pattern=DNS_SUBDOMAIN,
+        max_length=63,
+        description="Namespace of the Secret, the Lease and the Service.",
+    )
+    service: str = Field(
+        "hami-webhook",
+        pattern=DNS_SUBDOMAIN,
+        max_length=63,
+        description="The Service through which the API server calls us.",
+    )
+    tls_secret: str = Field("hami-webhook-tls", pattern=DNS_SUBDOMAIN, max_length=253, description="That Secret.")
+    configuration: str = Field(
+        "hami-webhook",
+        pattern=DNS_SUBDOMAIN,
+        max_length=253,
+        description="Name of both webhook configurations, whose caBundle follows our own certificate.",
+    )
+    tls_hosts: str = Field(
+        "", description="More names and addresses for our own certificate, separated by commas, for clientConfig.url."
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("--tls-cert-file and --tls-key-file go together")
+        return self
+
+
+class WebhookSettings(Conversion, Certificates):
+    """The webhook's settings."""
+
+    listen: str = Field("0.0.0.0", description="Address to listen on.")
+    port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0: any free one.")
+    kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
+    drain_delay: float = Field(
+        5.0,
+        ge=0,
+        le=60,
+        description="Seconds from SIGTERM, when readiness goes off, until no more connections are taken: time for the "
+        "Service to hear of it.",
+    )
+    collect_interval: float = Field(3600.0, gt=0, description="Seconds between looks for unused templates.")
+    template_lifetime: float = Field(
+        86400.0, ge=7200, description="Seconds that a template is kept for after its last use."
+    )
+    log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")

@@ -1,0 +1,211 @@
+"""How much of how many GPUs a container asks for, by HAMi's rules. Pure.
+
+Contract: Project-HAMi/HAMi pkg/device/nvidia/device.go (MutateAdmission, defaultExclusiveCoreIfNeeded,
+GenerateResourceRequests, Fit). Where HAMi ignores a value that it can't read, and so gives a pod something else than what it
+asks for, or nothing for ever, the pod is refused here.
+"""
+
+import reprlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
+from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
+from hami_kubeletplugin.api.webhook_settings import Conversion
+from hami_kubeletplugin.kube import quantity
+
+Container = Mapping[str, Any]
+
+_MAX_INT32: Final = 2**31 - 1
+_PRIORITIES: Final[Mapping[int, Priority]] = {0: "high", 1: "low"}
+_POLICIES: Final[Mapping[str, CorePolicy]] = {"default": "default", "force": "force", "disable": "disable"}
+_PRIORITY_VARIABLE: Final = "CUDA_TASK_PRIORITY"
+_POLICY_VARIABLE: Final = "GPU_CORE_UTILIZATION_POLICY"
+
+_quoted = reprlib.Repr()
+_quoted.maxstring = _quoted.maxlong = _quoted.maxother = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one container asks for.
+
+    Attributes:
+        gpus: Different GPUs, 1 to 16.
+        memory_mib: MiB of each; None if it is a percentage.
+        memory_percent: Percent of each GPU's memory, 1 to 100; None if it is in MiB. 100 is all of it.
+        cores: Percent of each GPU's compute, 0 to 100; 0 is "no limit".
+        exclusive: Nobody else on these GPUs.
+        priority: CUDA_TASK_PRIORITY, if the container says.
+        core_policy: GPU_CORE_UTILIZATION_POLICY, if the container or the settings say.
+        notes: What was not taken as written, for people.
+    """
+
+    gpus: int
+    memory_mib: int | None
+    memory_percent: int | None
+    cores: int
+    exclusive: bool
+    priority: Priority | None = None
+    core_policy: CorePolicy | None = None
+    notes: tuple[str, ...] = ()
+
+
+def demand(container: Container, where: str, rules: Conversion) -> Demand | None:
+    """Read one container's demand; None if it asks for no GPU.
+
+    Args:
+        container: A core/v1 Container.
+        where: Its field path, for messages.
+        rules: Names and defaults.
+
+    Raises:
+        AdmissionError: A value that can't be kept; the message starts with its field path.
+    """
+    amounts = Amounts(container, where, rules)
+    count = amounts.read(rules.resource_count_name, MAX_GPUS_PER_CONTAINER, "a whole number of GPUs")
+    memory = amounts.memory()
+    percent = amounts.read(rules.resource_memory_percentage_name, 100, "a whole number of percent")
+    cores = amounts.read(rules.resource_core_name, _MAX_INT32, "a whole number of percent")
+    priority = amounts.read(rules.resource_priority_name, 1, "0 (high) or 1 (low)")
+    notes: list[str] = []
+    if count is None:
+        count = 0 if memory is percent is cores is None else rules.default_gpu_num
+    if count == 0:
+        return None
+    # HAMi makes a GPU exclusive by giving all of its cores to one container (device.go, defaultExclusiveCoreIfNeeded).
+    exclusive = cores is None and (percent == 100 if percent is not None else memory is None)
+    if exclusive:
+        cores = 100
+    cores = rules.default_cores if cores is None else cores
+    if cores > 100:
+        notes.append(f"{where}: {rules.resource_core_name}: {cores} is taken as 100, the percent of each GPU")
+    if not memory and not percent:
+        memory, percent = (rules.default_memory, None) if rules.default_memory else (None, 100)
+    elif memory and percent is not None:
+        notes.append(
+            f"{where}: {rules.resource_memory_percentage_name} has no effect beside {rules.resource_memory_name}"
+        )
+    cores = min(cores, 100)
+    return Demand(
+        gpus=count,
+        memory_mib=memory or None,
+        memory_percent=None if memory else percent,
+        cores=cores,
+        exclusive=exclusive or cores == 100,
+        **_config(container, where, None if priority is None else _PRIORITIES[priority], rules, notes),
+        notes=tuple(notes),
+    )
+
+
+class Amounts:
+    """The resources of a container: limits, then requests, as HAMi looks.
+
+    Raises:
+        AdmissionError: `resources`, or what is below it, is no object.
+    """
+
+    def __init__(self, container: Container, where: str, rules: Conversion) -> None:
+        self._rules = rules
+        resources = _object(container.get("resources"), f"{where}.resources")
+        self._lists = [
+            (f"{where}.resources.{kind}", _object(resources.get(kind), f"{where}.resources.{kind}"))
+            for kind in ("limits", "requests")
+        ]
+
+    def names(self) -> Iterator[str]:
+        """The resources of ours that are there, in whichever list."""
+        return (name for name in self._rules.resources if any(name in there for _, there in self._lists))
+
+    def read(self, name: str, most: int, what: str) -> int | None:
+        """A whole number from 0 to `most`; None if it isn't there.
+
+        Raises:
+            AdmissionError: It is something else, or limits and requests differ.
+        """
+        found = [(f"{path}[{name}]", there[name]) for path, there in self._lists if name in there]
+        if not found:
+            return None
+        values = [_number(path, value) for path, value in found]
+        path, value = found[0]
+        if len(set(values)) > 1:
+            raise _invalid(*found[1], f"must equal the limit, which is {_quoted.repr(value)}")
+        number = values[0]
+        if number.denominator != 1 or not 0 <= number <= most:
+            raise _invalid(path, value, f"must be {what}, from 0 to {most}{_hint(number, value, what)}")
+        return int(number)
+
+    def memory(self) -> int | None:
+        """MiB of each GPU, by either name; None if neither is there.
+
+        Raises:
+            AdmissionError: As for `read`, or both names are there with different values.
+        """
+        rules = self._rules
+        most, what = _MAX_INT32 // rules.memory_factor, "a whole number of MiB"
+        by_name = {
+            name: value
+            for name in (rules.resource_memory_name, rules.resource_memory_alias)
+            if (value := self.read(name, most, what)) is not None
+        }
+        if len(set(by_name.values())) > 1:
+            raise AdmissionError(
+                f"{self._lists[0][0]}: {' and '.join(by_name)} mean the same, but differ: leave one out"
+            )
+        return next(iter(by_name.values())) * rules.memory_factor if by_name else None
+
+
+def _config(
+    container: Container, where: str, priority: Priority | None, rules: Conversion, notes: list[str]
+) -> dict[str, Any]:
+    """What HAMi's users say by variables goes into the claim: the ones in the container come from the driver then."""
+    variables = {
+        variable.get("name"): variable.get("value")
+        for variable in container.get("env") or ()
+        if isinstance(variable, Mapping) and variable.get("name") in {_PRIORITY_VARIABLE, _POLICY_VARIABLE}
+    }
+    policy: CorePolicy | None = None if rules.gpu_core_policy == "default" else rules.gpu_core_policy
+    if (said := variables.get(_POLICY_VARIABLE)) is not None:
+        policy = _POLICIES.get(str(said), policy)
+        if str(said) not in _POLICIES:
+            notes.append(
+                f"{where}.env: {_POLICY_VARIABLE}={_quoted.repr(said)} is ignored; known are {', '.join(_POLICIES)}"
+            )
+    if priority is None and (said := variables.get(_PRIORITY_VARIABLE)) is not None:
+        priority = _PRIORITIES.get(int(said)) if str(said) in {"0", "1"} else None
+        if priority is None:
+            notes.append(
+                f"{where}.env: {_PRIORITY_VARIABLE}={_quoted.repr(said)} is ignored; known are 0 (high), 1 (low)"
+            )
+    return {"priority": priority, "core_policy": policy}
+
+
+def _object(value: Any, path: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise _invalid(path, value, "must be an object")
+    return value
+
+
+def _number(path: str, value: Any) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _invalid(path, value, "must be a number")
+    try:
+        return quantity.parse(str(value))
+    except ValueError:
+        raise _invalid(path, value, "is not a quantity: write a plain number such as 1 or 4000") from None
+
+
+def _hint(number: Fraction, value: Any, what: str) -> str:
+    """For memory with a unit, as everywhere else in Kubernetes: the number that was meant."""
+    if "MiB" not in what or number < 1 << 20 or not str(value)[-1:].isalpha():
+        return ""
+    return f"; without a unit: for {value} write {number / (1 << 20):.0f}"
+
+
+def _invalid(path: str, value: Any, reason: str) -> AdmissionError:
+    return AdmissionError(f"{path}: Invalid value: {_quoted.repr(value)}: {reason}")
