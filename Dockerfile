@@ -4,10 +4,12 @@
 #
 # The names below are short; a builder without a default for short names (podman) needs one in its registries.conf, or full names
 # by --build-arg. PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
-# HAMI_CORE: any image with a libvgpu.so; HAMi's own names it by its version, HAMI_CORE_LIBRARY says how.
+# HAMI_CORE_VERSION: the release of HAMi-core, from which follows how its shared region is laid out. HAMI_CORE and
+# HAMI_CORE_LIBRARY: an image and the path in it of the libvgpu.so of that release, when they are not HAMi's own.
 ARG PYTHON=python:3.11-slim-bookworm
 ARG GO=golang:1.26-bookworm
-ARG HAMI_CORE=projecthami/hami:v2.10.0
+ARG HAMI_CORE_VERSION=2.10.0
+ARG HAMI_CORE=projecthami/hami:v${HAMI_CORE_VERSION}
 
 FROM ${HAMI_CORE} AS hami-core
 
@@ -19,6 +21,17 @@ ARG TOOLKIT_VERSION=1.20.2
 RUN CGO_ENABLED=1 GOBIN=/toolkit go install \
     -ldflags="-s -w -X ${TOOLKIT}/internal/info.version=${TOOLKIT_VERSION}" ${TOOLKIT}/cmd/nvidia-ctk@v${TOOLKIT_VERSION}
 
+FROM ${GO} AS hami
+# What the daemon brings to the host beside nvidia-ctk: HAMi-core, what release that is, and the hook that renews its regions.
+ARG HAMI_CORE_VERSION
+ARG HAMI_CORE_LIBRARY=/k8s-vgpu/lib/nvidia/libvgpu.so.v${HAMI_CORE_VERSION}
+WORKDIR /hami
+COPY --from=hami-core ${HAMI_CORE_LIBRARY} libvgpu.so
+RUN digest=$(sha256sum <libvgpu.so) \
+    && printf '[{"sha256": "%s", "version": "%s"}]\n' "${digest%% *}" "${HAMI_CORE_VERSION}" >versions.json
+COPY native /src
+RUN gcc -std=c11 -static -O2 -Wall -Wextra -Werror -s -o hami-region-hook /src/*.c
+
 FROM ${PYTHON} AS build
 WORKDIR /src
 COPY requirements/run.txt requirements/run.txt
@@ -29,8 +42,7 @@ COPY hami_kubeletplugin hami_kubeletplugin
 RUN /opt/hami/bin/pip install --no-cache-dir --no-deps . && /opt/hami/bin/pip uninstall --yes pip setuptools
 
 FROM ${PYTHON}
-ARG HAMI_CORE_LIBRARY=/k8s-vgpu/lib/nvidia/libvgpu.so.v2.10.0
-COPY --from=hami-core ${HAMI_CORE_LIBRARY} /usr/local/lib/hami/libvgpu.so
+COPY --from=hami /hami /usr/local/lib/hami
 COPY --from=toolkit /toolkit/nvidia-ctk /usr/bin/nvidia-ctk
 COPY --from=build /opt/hami /opt/hami
 ENV PATH=/opt/hami/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1

@@ -17,6 +17,7 @@ from typing import Any
 from bench import figures
 from bench.daemon import Daemon, Places, running
 from bench.figures import Figure, Watch
+from bench.hook import renewals
 from bench.objects import NODES, Namespace, namespace
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.claim import ClaimRef
@@ -44,6 +45,7 @@ async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
         pods = [await objects.pod_claims(NODES[0], [number % 8 for number in range(16)]) for _ in range(4)]
         return [
             *await references(api, places, singles),
+            *await container_starts(places),
             *await usual_node(kubeconfig, places, api, singles, pods),
             *await full_node(kubeconfig, places, api, objects, singles),
         ]
@@ -62,6 +64,16 @@ async def references(api: KubeClient, places: Places, claims: Sequence[ClaimRef]
     return [
         Figure("GET of one claim, same client", "ms", get.laps),
         Figure("one record written and synced on this disk", "ms", write.laps),
+    ]
+
+
+async def container_starts(places: Places) -> list[Figure]:
+    """What each start of a container waits for; the daemon has no part in it."""
+    say("the hook")
+    hook, nothing = await asyncio.to_thread(renewals, places.disk / "regions", SINGLES)
+    return [
+        Figure("a process that does nothing", "ms", nothing),
+        Figure("the hook at a container's start", "ms", hook, 2),
     ]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -18,6 +17,11 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
 
 PATIENCE: Final = 30.0
+_BUILT: Final = Path(__file__).parents[1] / "tests/build"
+HAMI_CORE: Final = _BUILT / "libvgpu.so"
+"""The stand-in of the tests, as whose release the driver knows how regions are laid out."""
+HOOK: Final = _BUILT / "hami-region-hook"
+"""What the image ships. `hack/native` builds both."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -101,7 +105,7 @@ async def running(kubeconfig: Path, places: Places, api: KubeClient, node: str, 
             *("--simulate", simulate, "--driver-edits", "none", "--node-name", node, "--log-level", "warning"),
             *("--kubeconfig", kubeconfig, "--registry-dir", registry, "--cdi-dir", memory / "cdi"),
             *("--plugin-dir", disk / "plugin", "--hami-dir", disk / "vgpu"),
-            *("--library", _some_shared_object()),
+            *("--hami-core", HAMI_CORE, "--region-hook", HOOK),
         )
         try:
             plugin = await kubelet.plugin(DRIVER, PATIENCE)
@@ -128,8 +132,3 @@ async def _visible(api: KubeClient, node: str, since: str) -> tuple[float, int, 
             if len(devices) == spec["pool"]["resourceSliceCount"]:
                 return time.perf_counter(), len(devices), sum(devices.values())
     raise TimeoutError("the watch ended before the slices were complete")
-
-
-def _some_shared_object() -> Path:
-    """Stands for libvgpu.so: any small shared object of this machine."""
-    return Path(str(importlib.import_module("yarl._quoting_c").__file__))

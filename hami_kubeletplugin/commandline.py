@@ -9,7 +9,13 @@ import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-_VARIABLES = {"node_name": "NODE_NAME", "kubeconfig": "KUBECONFIG", "hami_dir": "HAMI_DIR"}
+_VARIABLES = {
+    "node_name": "NODE_NAME",
+    "kubeconfig": "KUBECONFIG",
+    "hami_dir": "HAMI_DIR",
+    "hami_core": "HAMI_CORE",
+    "hami_core_version": "HAMI_CORE_VERSION",
+}
 """Environment variables with a name that everybody uses, or that would stammer; all others are HAMI_<OPTION>."""
 
 

@@ -23,6 +23,7 @@ from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import Hardware
 from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
@@ -74,7 +75,10 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     boot_id = _boot_id(settings)
     records = Records(settings.plugin_dir / "claims")
     specs = SpecFiles(settings.cdi_dir, settings.driver_name)
-    host = HostFiles(settings.library, settings.hami_dir)
+    shipped = Shipped(
+        settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
+    )
+    host = HostFiles(shipped, settings.hami_dir)
     async with KubeClient(load_kube_config(settings.kubeconfig)) as api:
         publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
 

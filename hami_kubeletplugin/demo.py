@@ -104,7 +104,8 @@ def _settings(root: Path, url: str) -> Settings:
         plugin_dir=root / "plugin",
         cdi_dir=root / "cdi",
         hami_dir=root / "vgpu",
-        library=_some_shared_object(),
+        hami_core=_some_shared_object(),
+        glibc_floor="2.99",  # this machine's own, whatever it is
         simulate="a100x8",
         driver_edits="none",
     )

@@ -29,7 +29,7 @@ def read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StorageError(f"{path}: can't be read: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{path}: can't be read: {error.strerror}; {remedy(error)}") from error
 
 
 def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> None:
@@ -64,7 +64,7 @@ def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> No
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise StorageError(f"{path}: can't be written: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{path}: can't be written: {error.strerror}; {remedy(error)}") from error
 
 
 def remove(path: Path) -> None:
@@ -78,7 +78,7 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StorageError(f"{path}: can't be removed: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{path}: can't be removed: {error.strerror}; {remedy(error)}") from error
 
 
 def names(directory: Path) -> list[str]:
@@ -92,7 +92,7 @@ def names(directory: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise StorageError(f"{directory}: can't be read: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{directory}: can't be read: {error.strerror}; {remedy(error)}") from error
 
 
 def exists(path: Path) -> bool:
@@ -106,7 +106,7 @@ def exists(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StorageError(f"{path}: can't be read: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{path}: can't be read: {error.strerror}; {remedy(error)}") from error
     return True
 
 
@@ -126,7 +126,7 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{path}: can't be made: {error.strerror}; {_remedy(error)}") from error
+        raise StorageError(f"{path}: can't be made: {error.strerror}; {remedy(error)}") from error
 
 
 def sync_directory(path: Path) -> None:
@@ -138,7 +138,8 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def _remedy(error: OSError) -> str:
+def remedy(error: OSError) -> str:
+    """What to do about an error of the file system, as the end of a sentence."""
     return {
         errno.ENOSPC: "the disk is full, free some space",
         errno.EDQUOT: "the quota is used up",

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
-from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.claims.prepared import Prepared, Storage
 from hami_kubeletplugin.kube import quantity
+
+_KEPT: Final[Mapping[Storage, str]] = {"region": "region", "directory": "variables", "tmpfs": "variables", "none": "-"}
+"""In variables only: a process without its environment is not limited."""
 
 
 def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
@@ -33,7 +36,7 @@ def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
 
 def claims_table(claims: Iterable[Prepared]) -> str:
     """Prepared claims as a table, a line for each share."""
-    rows = [["CLAIM", "REQUEST", "DEVICE", "MEMORY", "CORES", "CONTAINERS"]]
+    rows = [["CLAIM", "REQUEST", "DEVICE", "MEMORY", "CORES", "LIMIT IN", "CONTAINERS"]]
     for claim in claims:
         for share in claim.shares:
             use = claim.uses[share.use]
@@ -44,6 +47,7 @@ def claims_table(claims: Iterable[Prepared]) -> str:
                     share.device,
                     "unlimited" if use.admin else f"{share.memory_mib}Mi",
                     "unlimited" if use.admin or not share.cores else f"{share.cores}%",
+                    _KEPT[claim.storage(use)],
                     ", ".join(use.containers) or "-",
                 ]
             )

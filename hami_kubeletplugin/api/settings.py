@@ -103,7 +103,22 @@ class Settings(Sharing, Hardware, Identity):
         Path("/usr/local/vgpu"),
         description="HAMi-core's files on the host (library, preload file, lock, caches); the same path in and out.",
     )
-    library: Path = Field(Path("/usr/local/lib/hami/libvgpu.so"), description="The libvgpu.so that the image ships.")
+    hami_core: Path = Field(
+        Path("/usr/local/lib/hami"),
+        description="HAMi-core: a libvgpu.so, or a directory with several (libvgpu.so*); versions.json beside it says which.",
+    )
+    hami_core_version: str | None = Field(
+        None, description="Which of several libraries to use. Default: the newest whose regions are known."
+    )
+    glibc_floor: str = Field(
+        "2.31",
+        pattern=r"^[1-9][0-9]?\.[0-9]{1,3}$",
+        description="Oldest glibc of GPU containers: a library that needs a newer one would end every program there.",
+    )
+    region_hook: Path = Field(
+        Path("/usr/local/lib/hami/hami-region-hook"),
+        description="The program, shipped by the image, that renews HAMi-core's shared region at each start of a container.",
+    )
     driver_edits: Literal["toolkit", "runtime", "none"] = Field(
         "toolkit",
         description="Who puts the driver into containers: 'toolkit' = nvidia-ctk's CDI edits, 'runtime' = the NVIDIA "

@@ -160,7 +160,7 @@ def _use(view: tuple[Held, ...], viewers: Sequence[Viewer], gpus: Mapping[str, G
         priority=_agreed("priority", ((r, c.priority) for r, c in configs), viewers),
         log_level=_agreed("logLevel", ((r, c.log_level) for r, c in configs), viewers),
         # Pods that come later to a claim that may be shared are not told to us: the kubelet holds it for prepared.
-        cache="none" if admin else "private" if shareable or len(viewers) > 1 else "directory",
+        cache="none" if admin else "private" if shareable else "own",
         owner=min(held.claim.ref.uid for held in view),
     )
 

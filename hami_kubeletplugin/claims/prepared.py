@@ -12,7 +12,8 @@ from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
 from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
 from hami_kubeletplugin.claims.allocation import PodRef
 
-Cache = Literal["directory", "private", "none"]
+Cache = Literal["own", "private", "none"]
+Storage = Literal["region", "directory", "tmpfs", "none"]
 
 
 class _Stored(BaseModel):
@@ -36,9 +37,9 @@ class Use(_Stored):
         gpus: Limits, one per GPU, in no particular order; with admin access the amounts are 0 and nothing is limited.
         admin: Admin access: devices visible, no limit.
         core_policy, priority, log_level: From the GpuConfigs; None = default.
-        cache: `directory`: one on the host, made for this use alone. `private`: a tmpfs of each container, for uses that
-            several containers have or may come to have, since they must not share a region file (HAMi-core tells processes
-            apart by pid). `none`: nothing is limited.
+        cache: `own`: one on the host, made for this use alone. `private`: a tmpfs of each container, for uses that several
+            containers may have at the same time, since they must not share a region file (HAMi-core tells processes apart by
+            pid). `none`: nothing is limited.
         owner: UID of the claim whose device carries the cache, when a container uses several claims.
     """
 
@@ -73,7 +74,18 @@ class PreparedShare(_Stored):
 
 
 class Prepared(_Stored):
-    """A prepared claim."""
+    """A prepared claim.
+
+    Attributes:
+        namespace, name, uid: The claim.
+        pods: Its consumers.
+        boot_id: Of the kernel that it was prepared under.
+        driver: Our driver name.
+        shares: The allocation results, in their order.
+        uses: What its containers see together.
+        library: Version of HAMi-core, None if unknown or not looked up yet; for people.
+        regions: Whether this library's regions are made by us; else the library makes them from variables.
+    """
 
     namespace: str
     name: str
@@ -83,6 +95,8 @@ class Prepared(_Stored):
     driver: str
     shares: tuple[PreparedShare, ...]
     uses: tuple[Use, ...]
+    library: str | None = None
+    regions: bool = False
 
     @property
     def ref(self) -> ClaimRef:
@@ -100,18 +114,39 @@ class Prepared(_Stored):
             for s in self.shares
         )
 
-    def cache_uses(self) -> tuple[str, ...]:
-        """Names of the cache directories that belong to this claim."""
-        return tuple(
-            f"use-{i}" for i, use in enumerate(self.uses) if use.cache == "directory" and use.owner == self.uid
-        )
+    def storage(self, use: Use) -> Storage:
+        """Where a use's shared region is.
+
+        `region`: a file that we make, fresh at each start of a container, so that containers one after the other may have it.
+        `directory`: one on the host in which the library makes the file. It keeps what an ended process held, so containers
+        that follow each other get a `tmpfs` each instead. `none`: there is no region, since nothing is limited.
+        """
+        if use.cache == "none":
+            return "none"
+        if use.cache == "private":
+            return "tmpfs"
+        if self.regions:
+            return "region"
+        return "directory" if len(use.containers) < 2 else "tmpfs"
+
+    def stored(self, storage: Storage) -> dict[str, Use]:
+        """Uses of this kind whose files belong to this claim, by the name of their files."""
+        own = ((i, use) for i, use in enumerate(self.uses) if use.owner == self.uid)
+        return {use_name(i): use for i, use in own if self.storage(use) == storage}
 
     def needs_fresh_caches(self, former: "Prepared") -> bool:
-        """Whether region files made for `former` must go.
+        """Whether files that the library made in directories for `former` must go.
 
         The first limit in one stays for ever (HAMi-core multiprocess_memory_limit.c:1119); but they are left alone while a
-        container that may have one open can still run.
+        container that may have one open can still run. Regions of our own are made fresh by their hook instead.
         """
+        if self.regions:
+            return False
         if former.boot_id != self.boot_id or not {p.uid for p in former.pods} & {p.uid for p in self.pods}:
             return True
         return [use.gpus for use in former.uses] != [use.gpus for use in self.uses]
+
+
+def use_name(index: int) -> str:
+    """Name of the files of a claim's use."""
+    return f"use-{index}"

@@ -1,4 +1,4 @@
-"""What a prepared claim leaves on the node: record, cache directories, CDI spec. Blocking: called in threads.
+"""What a prepared claim leaves on the node: record, regions or cache directories, CDI spec. Blocking: called in threads.
 
 Order makes a crash harmless at any point. Preparing: what an outdated record tells of goes first, then the record is written
 (durable), then what can be made from it; so nothing exists that no record tells of, and no record tells of more than can be
@@ -11,12 +11,14 @@ from pathlib import Path
 from hami_kubeletplugin.api.errors import ClaimError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
-from hami_kubeletplugin.claims.spec import render
+from hami_kubeletplugin.claims.spec import regions, render
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.hamicore.caches import create_cache, remove_caches
 from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.hamicore.region import Region
+from hami_kubeletplugin.hamicore.regions import create_regions, region_files, remove_templates
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
@@ -47,24 +49,29 @@ class NodeState:
             ClaimError, StorageError: The state is what it was before.
         """
         uid = prepared.uid
-        spec = render(prepared, gpus=gpus, edits=edits, installed=self._host.check(), hami_dir=self._hami_dir)
+        installed = self._host.check()
+        prepared = prepared.model_copy(update={"library": installed.version, "regions": installed.renewal is not None})
+        made = regions(prepared, gpus=gpus, installed=installed)
+        spec = render(prepared, gpus=gpus, edits=edits, installed=installed, made=made, hami_dir=self._hami_dir)
         former = self._former(uid)
         if former is not None:
             _refuse_other_gpus(prepared, former)
         has_spec = self._specs.exists(uid)
         new = not has_spec and not self._records.exists(uid)
         # Without a good record, a spec is what tells that a container may be running: a reboot empties its directory.
-        fresh = prepared.needs_fresh_caches(former) if former is not None else not has_spec
+        fresh = prepared.needs_fresh_caches(former) if former is not None else not (has_spec or prepared.regions)
         try:
             if fresh:
                 remove_caches(self._hami_dir, uid)
             if former != prepared:
                 self._records.save(prepared)
             self._create_caches(prepared)
+            create_regions(self._hami_dir, uid, made)
             self._specs.save(uid, spec)
         except HamiError:
             self._undo(prepared, former, new=new)
             raise
+        self._forget_templates(uid, made)
 
     def load(self, uid: str) -> Prepared | None:
         """A claim's record, or None if it has none.
@@ -97,8 +104,16 @@ class NodeState:
             return None
 
     def _create_caches(self, prepared: Prepared) -> None:
-        for use in prepared.cache_uses():
+        for use in prepared.stored("directory"):
             create_cache(self._hami_dir, prepared.uid, use)
+
+    def _forget_templates(self, uid: str, made: Mapping[str, Region]) -> None:
+        """Former templates go when no spec names them any more: until then a container may start with one."""
+        named = [region_files(self._hami_dir, uid, use, region).template for use, region in made.items()]
+        try:
+            remove_templates(self._hami_dir, uid, named)
+        except HamiError as error:
+            log.warning("an old template stays until the claim is unprepared", claim_uid=uid, error=str(error))
 
     def _undo(self, prepared: Prepared, former: Prepared | None, *, new: bool) -> None:
         try:

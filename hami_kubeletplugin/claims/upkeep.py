@@ -149,16 +149,24 @@ class Upkeep:
             return True
         ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver, node=self._node)
         if ours and prepared is not None:
-            self._tell_of_late_pods(prepared, claim)
+            await self._see_late_pods(prepared, claim)
         return ours
 
-    def _tell_of_late_pods(self, prepared: Prepared, claim: Mapping[str, Any]) -> None:
-        """The kubelet gives a claim that it holds for prepared to further pods without a call to us, so nobody refuses them."""
-        if all(use.cache != "directory" for use in prepared.uses):
+    async def _see_late_pods(self, prepared: Prepared, claim: Mapping[str, Any]) -> None:
+        """The kubelet gives a claim that it holds for prepared to further pods without a call to us.
+
+        With regions the hook lets none of their containers start. So prepare anew: if the pods before have ended, the claim is
+        the late ones' from then on; else the refusal is in the log. Without regions nobody can keep them from starting.
+        """
+        if all(use.cache != "own" for use in prepared.uses):
             return
         known = {pod.uid for pod in prepared.pods}
         late = sorted(str(c.get("name")) for c in claim["status"].get("reservedFor") or [] if c.get("uid") not in known)
-        if late and self._late.get(prepared.uid) != late:
+        if not late:
+            return
+        if prepared.regions:
+            await self._claims.prepare([prepared.ref])
+        elif self._late.get(prepared.uid) != late:
             log.warning(
                 "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
                 claim=prepared.ref.full_name,

@@ -1,7 +1,8 @@
-"""The cache directories, one for each container use of a claim: `<hami_dir>/cache/<claim uid>/<use>`.
+"""What containers keep on the host, a directory for each claim: `<hami_dir>/cache/<claim uid>/`.
 
-The last part is mounted writable into a container that may run as any uid, so its content is hostile: nothing in it is
-followed or trusted. Everything here blocks: call it in a thread.
+With a library whose region we can make, see `regions`. With another there is a cache directory for each container use,
+`use-<i>/`, mounted writable into a container that may run as any uid. So its content is hostile: nothing in it is followed or
+trusted. Everything here blocks: call it in a thread.
 """
 
 import itertools
@@ -36,7 +37,7 @@ def cache_dir(hami_dir: Path, uid: str, use: str) -> Path:
     """
     if not _USE.fullmatch(use):
         raise ClaimError(f"{use!r} can't name a cache directory: letters, digits, '.', '_' and '-' only, 127 at most")
-    return _claim_dir(hami_dir, uid) / use
+    return claim_dir(hami_dir, uid) / use
 
 
 def create_cache(hami_dir: Path, uid: str, use: str) -> Path:
@@ -48,15 +49,27 @@ def create_cache(hami_dir: Path, uid: str, use: str) -> Path:
     """
     path = cache_dir(hami_dir, uid, use)
     try:
-        # 0711 above: a process on the host finds its own directory but can't list whose others there are.
-        directory(path.parent.parent, 0o711)
-        directory(path.parent, 0o711)
+        make_claim_dir(hami_dir, uid)
         directory(path, 0o777)
     except OSError as error:
-        raise StorageError(
-            f"the cache directory {path} can't be made: {error}. Make {hami_dir} writable for the daemon and free space on it"
-        ) from error
+        raise _cannot_make(path, error) from error
     return path
+
+
+def make_claim_dir(hami_dir: Path, uid: str) -> None:
+    """Make the directory of a claim, if it isn't there.
+
+    Raises:
+        ClaimError: As `claim_dir`.
+        StorageError: It can't be made, or something else is there.
+    """
+    path = claim_dir(hami_dir, uid)
+    try:
+        # 0711: a process on the host finds its own file but can't list whose others there are.
+        directory(path.parent, 0o711)
+        directory(path, 0o711)
+    except OSError as error:
+        raise _cannot_make(path, error) from error
 
 
 def remove_caches(hami_dir: Path, uid: str) -> None:
@@ -66,7 +79,7 @@ def remove_caches(hami_dir: Path, uid: str) -> None:
         ClaimError: As `cache_dir`.
         StorageError: Some of it can't be removed; names what is left. The rest is gone.
     """
-    path = _claim_dir(hami_dir, uid)
+    path = claim_dir(hami_dir, uid)
     try:
         handle = os.open(path, _OPEN)
     except FileNotFoundError:
@@ -94,8 +107,19 @@ def remove_caches(hami_dir: Path, uid: str) -> None:
         raise StorageError(f"the cache directory {path} can't be removed: {error}; it is tried again") from error
 
 
-def _claim_dir(hami_dir: Path, uid: str) -> Path:
+def claim_dir(hami_dir: Path, uid: str) -> Path:
+    """Where everything of a claim's containers is.
+
+    Raises:
+        ClaimError: A UID that could lead out of the directory.
+    """
     return hami_dir / "cache" / checked_uid(uid)
+
+
+def _cannot_make(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"the cache directory {path} can't be made: {error}. Make that directory writable for the daemon and free space on it"
+    )
 
 
 def _empty(top: int) -> dict[str, str]:

@@ -20,9 +20,13 @@ CONTAINER_LOCK_DIR: Final = "/tmp/vgpulock"  # noqa: S108 - the library's path, 
 CONTAINER_CACHE_DIR: Final = "/usr/local/vgpu/cache"
 """Our choice: where the claim's cache directory appears. Beside the library, since images keep `/tmp` for themselves."""
 CACHE_FILE: Final = "vgpu.cache"
-"""Our choice: the shared region below the cache directory; HAMi's monitor looks for `*.cache`."""
+"""Our choice: the shared region below the cache directory; HAMi's monitor looks for `*.cache`. The library makes it."""
 
-_TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
+CONTAINER_REGION: Final = "/tmp/cudevshr.cache"  # noqa: S108 - the library's default
+"""Where the library looks for its region without any variable (multiprocess_memory_limit.h:28): a region that we made is
+mounted here, so that a process with an empty environment finds it."""
+TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
+"""Values of CUDA_TASK_PRIORITY, in the region too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Limit:
 def variables(
     limits: Sequence[Limit],
     *,
+    region: str,
     core_policy: CorePolicy | None = None,
     priority: Priority | None = None,
     log_level: int | None = None,
@@ -54,6 +59,7 @@ def variables(
     Args:
         limits: One for each GPU that the container sees, in PCI bus order. Index i of a limit is both a CUDA ordinal (when
             memory is allocated) and an NVML index (in nvidia-smi); the two agree in this order only.
+        region: Path of the region file in the container.
         core_policy: GPU_CORE_UTILIZATION_POLICY. Written even when None, or a pod's own `disable` would lift the core limit.
         priority: CUDA_TASK_PRIORITY, default low as in the library. Always written, for the same reason.
         log_level: LIBCUDA_LOG_LEVEL; the library's own default when None.
@@ -67,9 +73,9 @@ def variables(
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
         "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(len(limits))),
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{CONTAINER_CACHE_DIR}/{CACHE_FILE}",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": region,
         "GPU_CORE_UTILIZATION_POLICY": core_policy or "default",
-        "CUDA_TASK_PRIORITY": _TASK_PRIORITY[priority or "low"],
+        "CUDA_TASK_PRIORITY": TASK_PRIORITY[priority or "low"],
     }
     for index, limit in enumerate(limits):
         # Decimal, without a leading zero (octal), one suffix: `4000Mi` would be 4000 bytes (multiprocess_memory_limit.c:95).

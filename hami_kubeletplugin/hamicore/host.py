@@ -1,11 +1,12 @@
 """HAMi-core's files on the host: from the image to where containers mount them.
 
-    <hami_dir>/lib/libvgpu.so.<digest>   named by its content, 0755; never changed once containers may have it mapped
-    <hami_dir>/ld.so.preload             names the library by its path in the container, 0644
-    <hami_dir>/lock                      1777, the container's /tmp/vgpulock
+    <hami_dir>/lib/libvgpu.so.<digest>         named by its content, 0755; never changed once containers may have it mapped
+    <hami_dir>/lib/hami-region-hook.<digest>   what the container runtime runs to renew a region; named by its content, 0755
+    <hami_dir>/ld.so.preload                   names the library by its path in the container, 0644
+    <hami_dir>/lock                            1777, the container's /tmp/vgpulock
 
-Libraries of earlier versions stay: running containers have them mounted, a started pod may still be about to mount one, and
-nobody can tell cheaply which. One costs about 1 MB for each update of the daemon; a drained node may delete them.
+Libraries and hooks of earlier versions stay: running containers have them mounted, a started pod may still be about to use one,
+and nobody can tell cheaply which. They cost about 2 MB for each update of the daemon; a drained node may delete them.
 Everything here blocks: call it in a thread.
 """
 
@@ -20,45 +21,71 @@ from typing import Final
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
-from hami_kubeletplugin.hamicore import elf
 from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
+from hami_kubeletplugin.hamicore.region import Layout
+from hami_kubeletplugin.hamicore.shipped import Library, Shipped
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
 
 _PRELOAD: Final = f"{CONTAINER_LIBRARY}\n".encode()
 
+_DIGITS: Final = 16
+"""So many digits of a digest tell the files of all versions apart."""
+
 _Print = tuple[int, int, int, int]
 """What tells a file that was changed, without reading it: inode, size, mtime_ns, mode."""
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """What it takes to have a pristine region at each start of a container.
+
+    Attributes:
+        layout: The library's layout of a region.
+        hook: Host path of the program that renews it.
+    """
+
+    layout: Layout
+    hook: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Installed:
-    """Host paths that a container mounts."""
+    """Host paths that a container mounts, and what is known of the library.
+
+    Attributes:
+        library, preload, lock_dir: Host paths.
+        version: The library's version; None if unknown.
+        renewal: How regions are made; None if they can't be, so that limits are in variables only.
+    """
 
     library: Path
     preload: Path
     lock_dir: Path
+    version: str | None = None
+    renewal: Renewal | None = None
 
 
 class HostFiles:
     """Keeps HAMi-core's files on the host as the image says. Thread-safe.
 
     Args:
-        source: The image's libvgpu.so.
+        shipped: What the image has.
         hami_dir: Where they go; the same path for the container runtime.
     """
 
-    def __init__(self, source: Path, hami_dir: Path) -> None:
-        self._source, self._hami_dir = source, hami_dir
+    def __init__(self, shipped: Shipped, hami_dir: Path) -> None:
+        self._shipped, self._hami_dir = shipped, hami_dir
         self._lock = threading.Lock()
         self._state: tuple[Installed, dict[Path, _Print]] | None = None
+        self._said: str | None = None
 
     def check(self) -> Installed:
         """What each prepare asks for: the files are there as they were installed, or they are made so.
 
-        Costs three `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
-        the image; the library as a new file, since containers may have the damaged one mapped.
+        Costs four `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
+        the image; library and hook as new files, since containers may have the damaged one mapped.
 
         Raises:
             StorageError: As `install`. The next call tries again.
@@ -74,24 +101,19 @@ class HostFiles:
         """Bring the files to the host; what is right already is left alone.
 
         Raises:
-            StorageError: The image's library is missing or no whole shared object for this machine, or the host's directory
-                can't be written. No container may start then, since it would run without limits.
+            StorageError: As `Shipped.library`, or the host's directory can't be written. No container may start then, since it
+                would run without limits.
         """
         with self._lock:
             self._state = None
-            library = self._read_source()
-            name = f"libvgpu.so.{hashlib.sha256(library).hexdigest()[:16]}"
-            installed = Installed(
-                self._hami_dir / "lib" / name, self._hami_dir / "ld.so.preload", self._hami_dir / "lock"
-            )
+            library = self._shipped.library()
+            hook = self._hook(library)
             try:
-                directory(installed.library.parent, 0o755)
-                directory(installed.lock_dir, 0o1777)
-                for folder in (self._hami_dir, installed.library.parent):
-                    files.remove_temporaries(folder)
-                _place(installed.library, library, 0o755)
-                _place(installed.preload, _PRELOAD, 0o644)
-                prints = {path: _print(path) for path in (installed.library, installed.preload, installed.lock_dir)}
+                installed = self._write(library, hook)
+                paths = (installed.library, installed.preload, installed.lock_dir)
+                prints = {
+                    path: _print(path) for path in (*paths, *([installed.renewal.hook] if installed.renewal else []))
+                }
             except OSError as error:
                 raise StorageError(
                     f"HAMi-core can't be installed below {self._hami_dir}: {error}. "
@@ -104,20 +126,45 @@ class HostFiles:
             self._state = installed, {path: found for path, found in prints.items() if found}
             return installed
 
-    def _read_source(self) -> bytes:
-        try:
-            library = self._source.read_bytes()
-        except OSError as error:
-            reason = error.strerror or str(error)
-        else:
-            defect = elf.defect(library)
-            if defect is None:
-                return library
-            reason = defect
-        raise StorageError(
-            f"HAMi-core's library {self._source} can't be used: {reason}. "
-            "No container gets a GPU without it; check the daemon's image, or --library"
+    def _write(self, library: Library, hook: bytes | None) -> Installed:
+        """Have all files there, the library's directory first."""
+        folder = self._hami_dir / "lib"
+        renewal = None
+        if hook is not None and library.release.layout is not None:
+            renewal = Renewal(library.release.layout, folder / f"hami-region-hook.{_digest(hook)}")
+        installed = Installed(
+            folder / f"libvgpu.so.{library.release.digest[:_DIGITS]}",
+            self._hami_dir / "ld.so.preload",
+            self._hami_dir / "lock",
+            library.release.version,
+            renewal,
         )
+        directory(folder, 0o755)
+        directory(installed.lock_dir, 0o1777)
+        for path in (self._hami_dir, folder):
+            files.remove_temporaries(path)
+        _place(installed.library, library.content, 0o755)
+        _place(installed.preload, _PRELOAD, 0o644)
+        if renewal is not None and hook is not None:
+            _place(renewal.hook, hook, 0o755)
+        return installed
+
+    def _hook(self, library: Library) -> bytes | None:
+        """The program that renews regions, if the library's can be made; says once why not."""
+        hook = self._shipped.hook()
+        if library.release.version is None:
+            reason: str | None = f"{library.path} has no entry in versions.json (SHA-256 {library.release.digest})"
+        elif library.release.layout is None:
+            reason = f"nobody knows how HAMi-core {library.release.version} lays regions out; a newer driver may"
+        else:
+            reason = hook if isinstance(hook, str) else None
+        if reason and reason != self._said:
+            log.warning(
+                "limits are in variables only: a process without its environment is unlimited, since no regions can be made",
+                reason=reason,
+            )
+        self._said = reason
+        return hook if reason is None and isinstance(hook, bytes) else None
 
 
 def directory(path: Path, mode: int) -> None:
@@ -164,3 +211,7 @@ def _print(path: Path) -> _Print | None:
     if stat.S_ISDIR(found.st_mode):  # entries come and go in the lock directory
         return found.st_ino, 0, 0, found.st_mode
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_DIGITS]

@@ -22,7 +22,7 @@ class Daemon:
 
     Args:
         folder: For what a node keeps elsewhere: HAMi-core's files, boot id, log.
-        library: The libvgpu.so that the image would ship.
+        library: The libvgpu.so that the image would ship; the hook that renews regions lies beside it.
         kubeconfig: The daemon's own, with the rights of the DaemonSet.
     """
 
@@ -55,7 +55,8 @@ class Daemon:
                     Path(sys.executable).parent / "hami-kubeletplugin",
                     "run",
                     *("--simulate", self.simulate, "--driver-edits", "none"),
-                    *("--hami-dir", self.hami_dir, "--library", self._library, "--boot-id-file", self.boot_id_file),
+                    *("--hami-dir", self.hami_dir, "--boot-id-file", self.boot_id_file, "--hami-core", self._library),
+                    *("--region-hook", self._library.with_name("hami-region-hook")),
                     *options,
                 ],
                 env={

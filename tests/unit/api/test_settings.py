@@ -54,6 +54,7 @@ def test_a_missing_node_name(given: dict[str, object]) -> None:
         ("prepare_timeout", "45", "--prepare-timeout: .*less than 45"),
         ("health_interval", "30", "--health-interval: .*less than or equal to 25"),
         ("rescan_interval", "-1", "--rescan-interval: .*greater than 0"),
+        ("glibc_floor", "new", "--glibc-floor: .*got 'new'"),
         ("driver_edits", "docker", "--driver-edits: .*'toolkit', 'runtime' or 'none', got 'docker'"),
         ("log_level", "loud", "--log-level: .*got 'loud'"),
         ("log_format", "xml", "--log-format: .*'json' or 'console'"),

@@ -1,14 +1,17 @@
 """What a CDI runtime accepts, and what it makes of it in a container."""
 
 import json
+import stat
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
 
-from hami_kubeletplugin.api.cdi import ContainerEdits, Spec
+from hami_kubeletplugin.api.cdi import ContainerEdits, Hook, Spec
 from hami_kubeletplugin.api.claim import PreparedDevice
+from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.gpu.model import Inventory
 
 _VALIDATOR: Any = jsonschema.Draft7Validator(json.loads((Path(__file__).parent / "cdi_schema.json").read_text()))
@@ -33,6 +36,15 @@ def _edits(spec: Spec) -> list[Any]:
     return [spec.get("containerEdits", {}), *(device["containerEdits"] for device in spec["devices"])]
 
 
+class Renewal(NamedTuple):
+    """What the hook is told: which file to renew from which, and for whom."""
+
+    template: Path
+    region: Path
+    claim: str
+    pods: tuple[str, ...]
+
+
 class Seen(NamedTuple):
     """What a container has after injection."""
 
@@ -40,6 +52,30 @@ class Seen(NamedTuple):
     mounts: dict[str, str]
     gpus: tuple[str, ...]
     """UUIDs of the GPUs whose device nodes are there."""
+    hooks: tuple[Hook, ...] = ()
+
+    def renewal(self) -> Renewal | None:
+        """How the container's region is renewed at its start; None if the library makes it itself."""
+        path = self.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"]
+        assert path.rpartition("/")[0] in self.mounts or path in self.mounts, (
+            "nothing is mounted where the region is to be"
+        )
+        assert (path == "/tmp/cudevshr.cache") == bool(self.hooks), "a region of ours needs its hook, another has none"
+        if not self.hooks:
+            return None
+        hook = self.hooks[0]
+        assert all(other == hook for other in self.hooks)  # a container may name one device twice; then it is run twice
+        assert hook["hookName"] == "createRuntime"
+        assert hook["env"], "without a variable of its own it would get the runtime's, or the container's"
+        assert 0 < hook["timeout"] <= 10
+        program, *arguments = hook["args"]
+        assert program == hook["path"]
+        given = list(zip(arguments[::2], arguments[1::2], strict=True))
+        assert [name for name, _ in given[:3]] == ["--template", "--region", "--claim"]
+        assert {name for name, _ in given[3:]} <= {"--pod"}
+        (_, template), (_, region), (_, claim), *pods = given
+        assert self.mounts[path] == region, "another file is mounted than the one that is renewed"
+        return Renewal(Path(template), Path(region), claim, tuple(uid for _, uid in pods))
 
     def limits(self, known: Inventory) -> dict[str, tuple[int, int]]:
         """(MiB, percent) by GPU UUID, as HAMi-core reads them: index i is the i-th GPU of the container in bus order."""
@@ -54,6 +90,29 @@ class Seen(NamedTuple):
             assert memory.endswith("m")
             found[one] = int(memory[:-1]), int(self.env.get(f"CUDA_DEVICE_SM_LIMIT_{i}", "0"))
         return found
+
+    def has_right_region(self, known: Inventory) -> bool:
+        """Whether what the hook renews a container's region from says the same as its variables; 100 percent is no limit."""
+        renewal = self.renewal()
+        if renewal is None:
+            return False
+        told = {uuid: (memory, cores or 100) for uuid, (memory, cores) in self.limits(known).items()}
+        assert region_limits(renewal.template) == told
+        assert list(region_limits(renewal.template)) == sorted(told, key=lambda u: known.by_uuid()[u].bus_order)
+        assert renewal.region.lstat().st_mode == stat.S_IFREG | 0o666
+        return True
+
+
+def region_limits(path: Path) -> dict[str, tuple[int, int]]:
+    """(MiB, percent) by GPU UUID, as the library reads them from a region of layout 1.2."""
+    content = path.read_bytes()
+    assert len(content) == 2_008_953
+    assert content[:12] == struct.pack("<iII", 19920718, 1, 2)
+    (count,) = struct.unpack_from("<Q", content, 56)
+    memory, cores = struct.unpack_from("<16Q", content, 1600), struct.unpack_from("<16Q", content, 1728)
+    assert not any(memory[count:])
+    uuids = [content[64 + 96 * i : 160 + 96 * i].rstrip(b"\0").decode() for i in range(count)]
+    return {uuid: (memory[i] // MIB, cores[i]) for i, uuid in enumerate(uuids)}
 
 
 def inject(specs: Sequence[Spec], ids: Sequence[str]) -> Seen:
@@ -78,11 +137,13 @@ def inject(specs: Sequence[Spec], ids: Sequence[str]) -> Seen:
     env: dict[str, str] = {}
     mounts: dict[str, str] = {}
     nodes: list[str] = []
+    hooks: list[Hook] = []
     for edit in edits:
         env |= dict(variable.split("=", 1) for variable in edit.get("env", []))
         mounts |= {mount["containerPath"]: mount["hostPath"] for mount in edit.get("mounts", [])}
+        hooks += edit.get("hooks", [])
         nodes += [node["path"] for node in edit.get("deviceNodes", [])]
-    return Seen(env, mounts, tuple(sorted({node.removeprefix("/dev/") for node in nodes})))
+    return Seen(env, mounts, tuple(sorted({node.removeprefix("/dev/") for node in nodes})), tuple(hooks))
 
 
 def kubelet_ids(answers: Mapping[str, Sequence[PreparedDevice]], uses: Iterable[tuple[str, str | None]]) -> list[str]:

@@ -23,6 +23,7 @@ from hami_kubeletplugin.claims.upkeep import Upkeep
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.hamicore.shipped import Shipped
 
 NODE = "node-1"
 NAMESPACE = "default"
@@ -210,9 +211,9 @@ class Node:
     """The claims' part of the daemon over one directory. `start` is what a new process does; `reboot` is the node's."""
 
     def __init__(
-        self, root: Path, library: Path, api: Any = None, *, timeout: float = 10.0, grace: float = 300.0
+        self, root: Path, shipped: Shipped, api: Any = None, *, timeout: float = 10.0, grace: float = 300.0
     ) -> None:
-        self.root, self.library, self.timeout, self.grace = root, library, timeout, grace
+        self.root, self.shipped, self.timeout, self.grace = root, shipped, timeout, grace
         self.api = api if api is not None else Api()
         self.inventory: Inventory | None = GPUS
         self.edits = Edits()
@@ -225,7 +226,7 @@ class Node:
         """Build all parts anew, as a restarted daemon does, up to where it serves."""
         self.records = Records(self.plugin / "claims")
         self.specs = SpecFiles(self.cdi, DRIVER)
-        self.host = HostFiles(self.library, self.hami)
+        self.host = HostFiles(self.shipped, self.hami)
         self.state = NodeState(records=self.records, specs=self.specs, host=self.host, hami_dir=self.hami)
         self.claims = Claims(
             api=self.api,
@@ -299,6 +300,16 @@ class Node:
                 found[str(path.relative_to(self.root))] = "" if path.is_dir() else path.read_bytes().hex()
         return {name: content for name, content in found.items() if name != "plugin/claims"}
 
+    @property
+    def regions(self) -> bool:
+        """Whether regions are made by us."""
+        return self.shipped.region_hook is not None
+
+    def region(self, obj: Json, use: int = 0) -> Path:
+        """The region file of a container use: ours, or the one that the library makes in its directory."""
+        folder = self.hami / "cache" / obj["metadata"]["uid"]
+        return folder / f"use-{use}.region" if self.regions else folder / f"use-{use}" / "vgpu.cache"
+
     def limits(self, *claims: Json) -> dict[str, tuple[int, int]]:
         """What a container that uses all of these claims is limited to, in any order, from the files that are there."""
         answers = {}
@@ -309,6 +320,7 @@ class Node:
         ids = kubelet_ids(answers, [(name, None) for name in answers])
         seen, other = (inject(self.all_specs(), order) for order in (ids, ids[::-1]))
         assert seen.limits(GPUS) == other.limits(GPUS)
+        assert seen.has_right_region(GPUS) == other.has_right_region(GPUS) == self.regions
         return seen.limits(GPUS)
 
     async def _inventory(self) -> Inventory:

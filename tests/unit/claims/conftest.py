@@ -1,5 +1,7 @@
 """A node in a temporary directory, a stand-in library, and logs that cost nothing."""
 
+import hashlib
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,8 @@ from pathlib import Path
 import pytest
 import structlog
 from claims_node import Api, Json, Node, simple
+
+from hami_kubeletplugin.hamicore.shipped import Shipped
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,12 +26,28 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small shared object where the image would ship libvgpu.so."""
-    folder = tmp_path_factory.mktemp("claims-library")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the image would ship: small stand-ins for library and hook, and what tells the library's version."""
+    folder = tmp_path_factory.mktemp("claims-image")
     (folder / "v.c").write_text("int hami_stand_in(void) { return 1; }\n")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libvgpu.so", "v.c"], cwd=folder, check=True, timeout=60)
-    return folder / "libvgpu.so"
+    (folder / "h.c").write_text("int main(void) { return 0; }\n")
+    for arguments in (("-shared", "-fPIC", "-o", "libvgpu.so", "v.c"), ("-o", "hami-region-hook", "h.c")):
+        subprocess.run(["gcc", *arguments], cwd=folder, check=True, timeout=60)
+    digest = hashlib.sha256((folder / "libvgpu.so").read_bytes()).hexdigest()
+    (folder / "versions.json").write_text(json.dumps([{"sha256": digest, "version": "2.10.0"}]))
+    return folder
+
+
+@pytest.fixture(params=["regions", "variables"])
+def shipped(request: pytest.FixtureRequest, image: Path) -> Shipped:
+    """A library whose regions we can make, or the same without the program that renews them."""
+    return Shipped(image, region_hook=image / "hami-region-hook" if request.param == "regions" else None)
+
+
+@pytest.fixture
+def regions(shipped: Shipped) -> bool:
+    """Whether regions are made by us."""
+    return shipped.region_hook is not None
 
 
 @pytest.fixture
@@ -37,9 +57,9 @@ def api() -> Api:
 
 
 @pytest.fixture
-def node(tmp_path: Path, library: Path, api: Api) -> Node:
+def node(tmp_path: Path, shipped: Shipped, api: Api) -> Node:
     """A node with nothing prepared."""
-    return Node(tmp_path / "node", library, api)
+    return Node(tmp_path / "node", shipped, api)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Operations are counted in a dry run and then failed one by one, so a new one is 
 """
 
 import asyncio
+import dataclasses
 import os
 import shutil
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from claims_node import (
 from file_faults import ERRORS, Died, error, faults
 
 from hami_kubeletplugin.api.errors import RecordDamaged
+from hami_kubeletplugin.hamicore.shipped import Shipped
 
 POD = pod("p", container("x", "c/a"), container("y", "c/b"))
 BEFORE = claim("c", [result(0, "1Gi", "10", request="a"), result(1, "2Gi", "20", request="b")])
@@ -41,7 +43,7 @@ def prepared(node: Node) -> None:
     """Prepared, and a container has used its cache."""
     nothing(node)
     devices(asyncio.run(node.prepare(BEFORE))[0])
-    (cache(node) / "vgpu.cache").write_text("region")
+    in_use(node)
 
 
 def repeated(node: Node) -> None:
@@ -100,9 +102,20 @@ def uid() -> str:
     return found
 
 
-def cache(node: Node) -> Path:
-    """The first cache directory of the claim."""
-    return node.hami / "cache" / uid() / "use-0"
+def in_use(node: Node) -> None:
+    """A container writes to its region."""
+    node.region(BEFORE).write_bytes(b"region".ljust(2_008_953, b"\0"))
+
+
+def spared(node: Node) -> bool:
+    """Whether that region is still as the container left it."""
+    path = node.region(BEFORE)
+    return path.exists() and path.read_bytes()[:6] == b"region"
+
+
+def to_be_spared(node: Node, situation: "Situation") -> bool:
+    """A container may be running; or else a hook renews the region anyway, and prepare need not."""
+    return situation is not nothing and (node.regions or situation not in (rebooted, reallocated))
 
 
 def wanted(node: Node) -> Json:
@@ -120,8 +133,9 @@ def is_right(node: Node) -> None:
         minor = int(one["device"][-1])
         memory, cores = int(one["consumedCapacity"]["memory"][:-2]) * 1024, int(one["consumedCapacity"]["cores"])
         assert seen.limits(GPUS) == {UUID[minor]: (memory, cores)}
-        folder = Path(seen.mounts["/usr/local/vgpu/cache"])
-        assert folder.stat().st_mode & 0o777 == 0o777
+        assert seen.has_right_region(GPUS) == node.regions
+        if not node.regions:
+            assert Path(seen.mounts["/usr/local/vgpu/cache"]).stat().st_mode & 0o777 == 0o777
         assert Path(seen.mounts["/usr/local/vgpu/libvgpu.so"]).is_file()
     assert leftovers(node) == []
 
@@ -136,6 +150,12 @@ def files_of_claims(node: Node) -> dict[str, str]:
     return {name: content for name, content in node.snapshot().items() if "vgpu.cache" not in name}
 
 
+def untouched(node: Node, before: dict[str, str]) -> dict[str, str]:
+    """What of the files there were before is there now; and whatever else is there, but for templates and regions."""
+    now = files_of_claims(node)
+    return {name: text for name, text in now.items() if name in before or not name.endswith((".template", ".region"))}
+
+
 MakeNode = Callable[[Situation], Node]
 
 
@@ -148,12 +168,12 @@ def each_operation(node: Node, act: Callable[[Node], object]) -> range:
 
 
 @pytest.fixture
-def node_in(tmp_path: Path, library: Path) -> MakeNode:
+def node_in(tmp_path: Path, shipped: Shipped) -> MakeNode:
     """Makes a node in a situation, in place of the one before."""
 
     def make(situation: Situation) -> Node:
         shutil.rmtree(tmp_path / "node", ignore_errors=True)
-        node = Node(tmp_path / "node", library)
+        node = Node(tmp_path / "node", shipped)
         situation(node)
         return node
 
@@ -185,13 +205,13 @@ def test_prepare_fails_whole_and_can_be_tried_again(situation: Situation, node_i
         message = refusal(answer)  # type: ignore[arg-type]
         assert str(node.root) in message, f"{where}: {message}"
         assert "fault of the driver" not in message, f"{where}: {message}"
-        after = files_of_claims(node)
+        after = untouched(node, before)
         if situation in (damaged, forgotten) and known(node):  # again: better than before
             before[RECORD] = after[RECORD]
         assert after == before, where
         devices(prepare(node))  # type: ignore[arg-type]
         is_right(node)
-        assert (cache(node) / "vgpu.cache").exists() == (situation in (prepared, repeated, damaged, forgotten))
+        assert spared(node) == to_be_spared(node, situation)
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -213,7 +233,7 @@ def test_a_death_in_prepare_loses_nothing(situation: Situation, node_in: MakeNod
         devices(prepare(node))  # type: ignore[arg-type]
         is_right(node)
         # A region of a former boot or allocation tells wrong things; one of now may be in use.
-        assert (cache(node) / "vgpu.cache").exists() == (situation in (prepared, repeated, damaged, forgotten))
+        assert spared(node) == to_be_spared(node, situation)
         assert unprepare(node) is None
         assert node.snapshot() == {}
 
@@ -264,17 +284,18 @@ def test_a_short_write_is_continued(node: Node) -> None:
     is_right(node)
 
 
-def test_a_missing_library_refuses_and_mends(node: Node, library: Path, tmp_path: Path) -> None:
+def test_a_missing_library_refuses_and_mends(node: Node, image: Path, tmp_path: Path) -> None:
     """Without a whole libvgpu.so no container starts; when it is there again, the same call succeeds."""
     nothing(node)
-    node.library = tmp_path / "libvgpu.so"
-    node.library.write_bytes(library.read_bytes())
+    shutil.copytree(image, tmp_path / "image")
+    node.shipped = dataclasses.replace(node.shipped, hami_core=tmp_path / "image")
     node.start()
-    node.library.write_bytes(library.read_bytes()[:100])
+    library = tmp_path / "image" / "libvgpu.so"
+    library.write_bytes(library.read_bytes()[:100])
     shutil.rmtree(node.hami)
     message = refusal(asyncio.run(node.prepare(BEFORE))[0])
-    assert str(node.library) in message
+    assert str(library) in message
     assert node.snapshot() == {}
-    node.library.write_bytes(library.read_bytes())
+    shutil.copy(image / "libvgpu.so", library)
     devices(asyncio.run(node.prepare(BEFORE))[0])
     is_right(node)

@@ -1,5 +1,6 @@
 """Prepare is convergent: whatever happened to the files, it makes them what they must be, and nothing more."""
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -35,7 +36,7 @@ def delete_cdi_directory(node: Node, uid: str) -> None:
 
 def delete_cache(node: Node, uid: str) -> None:
     """As a clean-up job might."""
-    (node.hami / "cache" / uid / "use-0").rmdir()
+    shutil.rmtree(node.hami / "cache" / uid)
 
 
 def delete_record(node: Node, uid: str) -> None:
@@ -92,21 +93,22 @@ async def test_a_newer_record_is_refused_and_left(node: Node, one: Json) -> None
 async def test_a_new_allocation_replaces_the_former(node: Node, one: Json) -> None:
     """Deallocated and allocated anew under one UID: spec, record and region follow, since a region keeps its first limit."""
     devices((await node.prepare(one))[0])
-    region = node.hami / "cache" / one["metadata"]["uid"] / "use-0" / "vgpu.cache"
+    region = node.region(one)
     region.write_text("limits of old")
     again = claim("c0", [result(3, "7Gi", "0")], pods=["p0"])
     node.api.put(again)
     (device,) = devices((await node.prepare(again))[0])
     assert device.device == "hami-gpu-3"
     assert node.limits(again) == {UUID[3]: (7168, 0)}
-    assert not region.exists()
+    # One of ours is renewed from the new template when a container starts; until then it may be in use.
+    assert (region.read_text() if region.exists() else None) == ("limits of old" if node.regions else None)
 
 
 async def test_a_running_containers_cache_is_never_reset(node: Node, one: Json) -> None:
     """Neither a repeat, a restart of the daemon, a lost record nor a damaged one empties it in the same boot."""
     devices((await node.prepare(one))[0])
     uid = one["metadata"]["uid"]
-    region = node.hami / "cache" / uid / "use-0" / "vgpu.cache"
+    region = node.region(one)
     region.write_text("in use")
     for harm in (lambda *_: None, delete_record, damage_record, delete_spec):
         harm(node, uid)
@@ -120,7 +122,7 @@ async def test_a_failed_prepare_spares_what_runs(node: Node, one: Json) -> None:
     """A record that is lost while a container runs, and a disk that is full when it is made anew."""
     devices((await node.prepare(one))[0])
     uid = one["metadata"]["uid"]
-    region = node.hami / "cache" / uid / "use-0" / "vgpu.cache"
+    region = node.region(one)
     region.write_text("in use")
     delete_record(node, uid)
     edit_spec(node, uid)
@@ -136,7 +138,7 @@ async def test_after_a_reboot_all_is_made_anew(node: Node, one: Json, harm: Call
     """The CDI directory is gone, and region files tell of processes that are gone; the answer stays."""
     first = await node.prepare(one)
     uid = one["metadata"]["uid"]
-    region = node.hami / "cache" / uid / "use-0" / "vgpu.cache"
+    region = node.region(one)
     region.write_text("of the former boot")
     before = node.spec(one)
     harm(node, uid)
@@ -144,7 +146,7 @@ async def test_after_a_reboot_all_is_made_anew(node: Node, one: Json, harm: Call
     await node.recover()
     assert await node.prepare(one) == first
     assert node.spec(one) == before
-    assert not region.exists()
+    assert (region.read_text() if region.exists() else None) == ("of the former boot" if node.regions else None)
 
 
 async def test_a_device_name_that_means_another_gpu_now_is_refused(node: Node, one: Json) -> None:

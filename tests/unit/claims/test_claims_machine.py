@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 
 from hami_kubeletplugin.api.errors import ApiError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.hamicore.shipped import Shipped
 
 NAMES = ("alone", "one", "two")
 """The last two are used by one container together."""
@@ -41,12 +42,12 @@ operations = st.integers(0, 45)
 class NodeMachine(RuleBasedStateMachine):
     """The node, and what is known of it from outside."""
 
-    library: Path
+    shipped: Shipped
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="hami-machine-"))
-        self.node = Node(self.root / "node", self.library)
+        self.node = Node(self.root / "node", self.shipped)
         self.objects: dict[str, Json] = {}
         self.prepared: set[str] = set()
         """The kubelet got a good answer, and has not unprepared since."""
@@ -56,6 +57,8 @@ class NodeMachine(RuleBasedStateMachine):
         self.settled = True
         """Nothing has been deleted or interrupted since the last recovery."""
         self.shares = itertools.count()
+        self.written: set[tuple[Path, int]] = set()
+        """Regions that a container has written to, with their inode."""
         self.api_away = False
 
     def teardown(self) -> None:
@@ -178,8 +181,9 @@ class NodeMachine(RuleBasedStateMachine):
         return f"boot {self.node.boots}, share {one['shareID']}"
 
     def regions(self, name: str) -> list[Path]:
-        """Where region files of a claim would be."""
-        return [folder / "vgpu.cache" for folder in (self.node.hami / "cache" / self.uid(name)).glob("*")]
+        """Where region files of a claim are, or where the library would make them."""
+        folder = self.node.hami / "cache" / self.uid(name)
+        return list(folder.glob("*.region")) if self.node.regions else [f / "vgpu.cache" for f in folder.glob("*")]
 
     def uid(self, name: str) -> str:
         """Of a claim."""
@@ -189,9 +193,10 @@ class NodeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.settled)
     @rule(name=names)
     def use(self, name: str) -> None:
-        """A container of a prepared claim makes its region file."""
+        """A container of a prepared claim makes its region file, or writes to it."""
         for region in self.regions(name) if name in self.prepared else []:
-            region.write_text(self.life(name))
+            region.write_bytes(self.life(name).encode().ljust(2_008_953, b"\0"))
+            self.written.add((region, region.stat().st_ino))
 
     @rule(away=st.booleans())
     def api_server(self, away: bool) -> None:
@@ -253,21 +258,31 @@ class NodeMachine(RuleBasedStateMachine):
             for order in (ids, ids[::-1]):
                 seen = inject(specs, order)
                 assert seen.limits(GPUS) == expected
-                assert Path(seen.mounts["/usr/local/vgpu/cache"]).is_dir()
+                assert seen.has_right_region(GPUS) == self.node.regions
+                assert self.node.regions or Path(seen.mounts["/usr/local/vgpu/cache"]).is_dir()
 
     @invariant()
     def regions_are_of_now(self) -> None:
-        """A region keeps its first limits and its processes for ever, so none outlives its boot or allocation."""
-        for name in self.prepared if self.settled else ():
-            assert {region.read_text() for region in self.regions(name) if region.exists()} <= {self.life(name)}
+        """What the library makes keeps its first limits and its processes for ever: none outlives its boot or allocation."""
+        for name in self.prepared if self.settled and not self.node.regions else ():
+            found = {region.read_bytes().rstrip(b"\0").decode() for region in self.regions(name) if region.exists()}
+            assert found <= {self.life(name)}
+
+    @invariant()
+    def regions_in_use_are_left_alone(self) -> None:
+        """What a container wrote stays; only a start's hook renews it."""
+        self.written = {(path, inode) for path, inode in self.written if path.exists() and path.stat().st_ino == inode}
+        if self.node.regions:
+            assert all(path.read_bytes().startswith(b"boot ") for path, _ in self.written)
 
     @invariant()
     def nothing_is_left_over(self) -> None:
-        """What the kubelet never asked for or let go has no file; and nothing stays half-written after a start."""
+        """What the kubelet never asked for or let go has no file; and nothing stays half-written after a recovery."""
         uids = {self.uid(name) for name in self.asked if name in self.objects}
         left = [path for path in self.node.snapshot() if not any(uid in path for uid in uids)]
         assert left == []
-        assert not [path for path in self.root.rglob("*") if path.name.endswith(".tmp")]
+        half = [path for path in self.root.rglob("*") if path.name.endswith(".tmp")]
+        assert not [path for path in half if self.settled or path.is_relative_to(self.node.plugin)]
 
     @invariant()
     def the_answer_is_in_the_records(self) -> None:
@@ -281,10 +296,10 @@ class NodeMachine(RuleBasedStateMachine):
             assert record.devices(KIND) == self.answers[name]
 
 
-def test_any_sequence_of_events(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_sequence_of_events(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are right and nothing is left over, whatever happens in whatever order."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    machine = type("Machine", (NodeMachine,), {"library": library})
+    machine = type("Machine", (NodeMachine,), {"shipped": shipped})
     run_state_machine_as_test(
         machine,
         settings=settings(

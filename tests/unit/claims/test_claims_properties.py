@@ -6,7 +6,7 @@ limits the way HAMi-core does.
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,19 @@ from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import Reader
-from hami_kubeletplugin.claims.spec import render
+from hami_kubeletplugin.claims.spec import regions, render
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.hamicore.host import Installed
+from hami_kubeletplugin.hamicore.host import Installed, Renewal
+from hami_kubeletplugin.hamicore.region import LAYOUTS
 
 HAMI = Path("/usr/local/vgpu")
-INSTALLED = Installed(HAMI / "lib/libvgpu.so.0123", HAMI / "ld.so.preload", HAMI / "lock")
+INSTALLED = Installed(
+    HAMI / "lib/libvgpu.so.0123",
+    HAMI / "ld.so.preload",
+    HAMI / "lock",
+    "2.10.0",
+    Renewal(LAYOUTS["1.2"], HAMI / "lib/hami-region-hook.4567"),
+)
 NAMES = st.sampled_from(["a", "b", "c-1"])
 
 
@@ -55,6 +62,13 @@ class World:
     claims: list[Json]
     pods: list[Json]
     prepared: dict[str, Prepared] = field(default_factory=dict)
+    ours: bool = True
+    """Whether regions are made by us."""
+
+    @property
+    def installed(self) -> Installed:
+        """HAMi-core on the host."""
+        return INSTALLED if self.ours else replace(INSTALLED, version=None, renewal=None)
 
     def api(self) -> Api:
         """An API server with all of it."""
@@ -112,7 +126,7 @@ def worlds(draw: st.DrawFn) -> World:
     claims = [
         claim(n, draw(results(n, gpus, admin=admin)), pods=reserved[n], configs=configs) for n in names if reserved[n]
     ]
-    return World(gpus, claims, pods)
+    return World(gpus, claims, pods, ours=draw(st.booleans()))
 
 
 @st.composite
@@ -126,7 +140,7 @@ def tidy_worlds(draw: st.DrawFn) -> World:
         claims += [claim(n, r, pods=["p0"]) for n, r in zip(names, made, strict=True)]
         containers.append(container(f"c{c}", *names))
     split = draw(st.integers(0, len(containers) - 1))
-    return World(gpus, claims, [pod("p0", *containers[split:], init=containers[:split])])
+    return World(gpus, claims, [pod("p0", *containers[split:], init=containers[:split])], ours=draw(st.booleans()))
 
 
 def prepare(world: World) -> ClaimError | None:
@@ -163,10 +177,11 @@ def specs_of(world: World) -> list[Spec]:
             one,
             gpus=world.gpus.by_uuid(),
             edits=driver_edits({share.uuid for share in one.shares}),
-            installed=INSTALLED,
+            installed=world.installed,
+            made=regions(one, gpus=world.gpus.by_uuid(), installed=world.installed),
             hami_dir=HAMI,
         )
-        for one in world.prepared.values()
+        for one in (made.model_copy(update={"regions": world.ours}) for made in world.prepared.values())
     ]
     for spec in made:
         check(spec)
@@ -206,6 +221,7 @@ def containers_match(world: World, data: st.DataObject) -> None:
     names = [device["name"] for spec in specs for device in spec["devices"]]
     assert len(set(names)) == len(names), "device names meet on the node"
     caches: dict[str, str] = {}
+    regions_of: dict[Path, list[tuple[Pod, str]]] = defaultdict(list)
     for one in (read_pod(obj) for obj in world.pods):
         for c in one.containers:
             ids = kubelet_ids(answers, c.claims)
@@ -217,12 +233,21 @@ def containers_match(world: World, data: st.DataObject) -> None:
                 assert not [name for name in seen.env if name.startswith("CUDA")]
             elif given_to:
                 assert seen.limits(world.gpus) == limits
-                cache = seen.mounts["/usr/local/vgpu/cache"]
-                assert cache == "tmpfs" or caches.setdefault(cache, f"{one.ref}/{c.name}") == f"{one.ref}/{c.name}"
+                renewal = seen.renewal()
+                if renewal:
+                    assert world.ours
+                    assert one.ref.uid in renewal.pods, "the hook would refuse the pod that the claim is prepared for"
+                    regions_of[renewal.region].append((one, c.name))
+                else:
+                    cache = seen.mounts["/usr/local/vgpu/cache"]
+                    assert cache == "tmpfs" or caches.setdefault(cache, f"{one.ref}/{c.name}") == f"{one.ref}/{c.name}"
             again = inject(specs, ids)
             for env in (seen.env, again.env):
                 env.pop("HAMI_DRA_CLAIM", None)  # names one of the container's claims, for people
             assert seen == again, "the order of injection shows"
+    for users in regions_of.values():
+        for (pod_a, a), (pod_b, b) in combinations(users, 2):
+            assert not _together(pod_a, a, pod_b, b), "two containers have one region at the same time"
 
 
 def doubly_given(world: World) -> list[str]:

@@ -21,6 +21,7 @@ from claims_node import (
     uid_of,
 )
 
+from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.client import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.standin.api_server import ApiServer
@@ -34,10 +35,10 @@ async def server() -> AsyncIterator[ApiServer]:
 
 
 @pytest.fixture
-async def served(server: ApiServer, tmp_path: Path, library: Path) -> AsyncIterator[Node]:
+async def served(server: ApiServer, tmp_path: Path, shipped: Shipped) -> AsyncIterator[Node]:
     """A node that talks to it."""
     async with KubeClient(Access(server.url)) as client:
-        yield Node(tmp_path / "node", library, client)
+        yield Node(tmp_path / "node", shipped, client)
 
 
 async def test_a_bad_claim_does_not_fail_the_others(server: ApiServer, served: Node) -> None:

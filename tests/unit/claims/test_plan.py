@@ -54,7 +54,7 @@ def test_one_container_one_claim() -> None:
     made = planned(claim("c", TWO), [pod("p", container("x", "c"))])
     (use,) = made.uses
     assert limits(use) == {UUID[0]: (1000, 10), UUID[1]: (2000, 20)}
-    assert (use.containers, use.cache, made.cache_uses()) == (("p/x",), "directory", ("use-0",))
+    assert (use.containers, use.cache, list(made.stored("directory"))) == (("p/x",), "own", ["use-0"])
     assert [share.use for share in made.shares] == [0, 0]
 
 
@@ -65,7 +65,7 @@ def test_two_containers_with_a_request_each() -> None:
         (("p/x",), {UUID[0]: (1000, 10)}),
         (("p/y",), {UUID[1]: (2000, 20)}),
     ]
-    assert made.cache_uses() == ("use-0", "use-1")
+    assert list(made.stored("directory")) == ["use-0", "use-1"]
 
 
 def test_two_claims_in_one_container() -> None:
@@ -75,7 +75,7 @@ def test_two_claims_in_one_container() -> None:
     first, second = planned(one, pods, two), planned(two, pods, one)
     assert first.uses == second.uses
     assert limits(first.uses[0]) == {UUID[0]: (1000, 10), UUID[1]: (2000, 0)}
-    assert sorted([*first.cache_uses(), *second.cache_uses()]) == ["use-0"]
+    assert sorted([*first.stored("directory"), *second.stored("directory")]) == ["use-0"]
 
 
 def test_shares_of_one_gpu_are_added_up() -> None:
@@ -117,8 +117,7 @@ def test_init_containers_may_share_with_what_runs_later(init: list[Json], refuse
         with pytest.raises(ClaimError, match=r"p/s and p/x|p/x and p/s|p/i and p/s"):
             planned(made, pods)
     else:
-        # Not one region file for several containers: the library tells processes apart by pid.
-        assert planned(made, pods).uses[0].cache == "private"
+        assert planned(made, pods).uses[0].cache == "own"
 
 
 def test_a_sidecar_overlaps_a_later_init_container() -> None:
@@ -146,7 +145,7 @@ def test_two_pods_that_share_by_consent() -> None:
     """With allowSharedContainers people accept the whole limit for each; every container has its own cache."""
     pods = [pod("p", container("x", "c")), pod("q", container("x", "c"))]
     made = planned(claim("c", [result()], pods=("p", "q"), configs=[ALLOW]), pods)
-    assert (made.uses[0].containers, made.uses[0].cache, made.cache_uses()) == (("p/x", "q/x"), "private", ())
+    assert (made.uses[0].containers, made.uses[0].cache, made.stored("directory")) == (("p/x", "q/x"), "private", {})
 
 
 def test_a_claim_that_may_be_shared_has_private_caches_from_the_start() -> None:

@@ -28,7 +28,7 @@ uses = st.builds(
     core_policy=st.sampled_from([None, "default", "force", "disable"]),
     priority=st.sampled_from([None, "high", "low"]),
     log_level=st.none() | st.integers(0, 4),
-    cache=st.sampled_from(["directory", "private", "none"]),
+    cache=st.sampled_from(["own", "private", "none"]),
     owner=text,
 )
 shares = st.builds(
@@ -53,6 +53,8 @@ claims = st.builds(
     driver=text,
     shares=st.lists(shares, max_size=3).map(tuple),
     uses=st.lists(uses, max_size=3).map(tuple),
+    library=st.none() | text,
+    regions=st.booleans(),
 )
 
 SAMPLE = Prepared(
@@ -83,7 +85,7 @@ SAMPLE = Prepared(
             core_policy=None,
             priority=None,
             log_level=None,
-            cache="directory",
+            cache="own",
             owner="0fa1c1e0-0000-4000-8000-000000000000",
         ),
     ),
@@ -248,7 +250,7 @@ def test_half_written_files_are_never_read_by_runtimes_or_by_us(node: Node) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files.os, "rename", rename)
         asyncio.run(node.prepare(obj))
-    assert len(names) == 2
+    assert len(names) == (4 if node.regions else 2)
     assert not [name for name in names if name.endswith((".json", ".yaml"))]
 
 

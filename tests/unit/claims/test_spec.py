@@ -1,6 +1,7 @@
 """render: the CDI spec of a claim, checked by what a container has after injection."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from claims_node import (
     pod,
     ref,
     result,
+    uid_of,
 )
 
 from hami_kubeletplugin.api.cdi import Spec
@@ -31,13 +33,16 @@ from hami_kubeletplugin.claims.allocation import read_claim
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.spec import render
+from hami_kubeletplugin.claims.spec import regions, render
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.hamicore.host import Installed
+from hami_kubeletplugin.hamicore.host import Installed, Renewal
+from hami_kubeletplugin.hamicore.region import LAYOUTS
 
 HAMI = Path("/usr/local/vgpu")
-INSTALLED = Installed(HAMI / "lib/libvgpu.so.0123", HAMI / "ld.so.preload", HAMI / "lock")
+VARIABLES_ONLY = Installed(HAMI / "lib/libvgpu.so.0123", HAMI / "ld.so.preload", HAMI / "lock")
+HOOK = HAMI / "lib/hami-region-hook.4567"
+INSTALLED = replace(VARIABLES_ONLY, version="2.10.0", renewal=Renewal(LAYOUTS["1.2"], HOOK))
 FOUR = [result(i, f"{1000 + i}Mi", str(10 * i), request=f"r{i}") for i in range(4)]
 
 
@@ -49,10 +54,15 @@ def prepared(obj: Json, *containers: Json, beside: tuple[Json, ...] = ()) -> Pre
     return plan(read[0], pods=pods, neighbours=read[1:], gpus=devices, boot_id="b", driver=DRIVER)
 
 
-def rendered(made: Prepared, *, gpus: Inventory = GPUS, edits: DriverEdits | None = None) -> Spec:
+def rendered(
+    made: Prepared, *, gpus: Inventory = GPUS, edits: DriverEdits | None = None, installed: Installed = INSTALLED
+) -> Spec:
     """Its spec, checked against the schema."""
     edits = edits or driver_edits([share.uuid for share in made.shares])
-    spec = render(made, gpus=gpus.by_uuid(), edits=edits, installed=INSTALLED, hami_dir=HAMI)
+    made = made.model_copy(update={"regions": installed.renewal is not None})
+    by_uuid = gpus.by_uuid()
+    contents = regions(made, gpus=by_uuid, installed=installed)
+    spec = render(made, gpus=by_uuid, edits=edits, installed=installed, made=contents, hami_dir=HAMI)
     check(spec)
     return spec
 
@@ -126,9 +136,72 @@ def mounts(spec: Spec) -> dict[str, dict[str, Any]]:
 
 
 def test_mounts() -> None:
-    """Library and preload file can't be written in the container, lock and cache can."""
+    """Library and preload file can't be written in the container, lock and region can; the template is nowhere in it."""
     made = prepared(claim("c", FOUR), container("x", "c"))
     found = mounts(rendered(made))
+    assert {path: (m["hostPath"], m["options"][0]) for path, m in found.items()} == {
+        "/usr/local/vgpu/libvgpu.so": ("/usr/local/vgpu/lib/libvgpu.so.0123", "ro"),
+        "/etc/ld.so.preload": ("/usr/local/vgpu/ld.so.preload", "ro"),
+        "/tmp/vgpulock": ("/usr/local/vgpu/lock", "rw"),
+        "/tmp/cudevshr.cache": (f"/usr/local/vgpu/cache/{made.uid}/use-0.region", "rw"),
+    }
+
+
+def test_a_region_is_renewed_at_each_start() -> None:
+    """One hook for a container however many shares it sees: from its template, for the pods of the claim alone."""
+    made = prepared(claim("c", FOUR), container("x", "c"))
+    spec = rendered(made)
+    seen = inject([spec], ids(spec))
+    renewal = seen.renewal()
+    assert renewal is not None
+    assert len(seen.hooks) == 1
+    digest = regions(made.model_copy(update={"regions": True}), gpus=GPUS.by_uuid(), installed=INSTALLED)[
+        "use-0"
+    ].digest
+    folder = HAMI / "cache" / made.uid
+    assert renewal == (folder / f"use-0.{digest}.template", folder / "use-0.region", "default/c", (uid_of("pod", "p"),))
+    assert seen.hooks[0]["path"] == str(HOOK)
+    assert seen.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/tmp/cudevshr.cache"
+
+
+def test_each_use_has_its_own_region() -> None:
+    """Containers with requests of their own never meet in a file; init container and main container have one in turn."""
+    made = prepared(claim("c", FOUR), container("x", "c/r0"), container("y", "c/r1"), container("z", "c/r2"))
+    spec = rendered(made)
+    found = {inject([spec], [name]).renewal() for name in ids(spec)}
+    assert len({renewal.region for renewal in found if renewal}) == 4 == len({r.template for r in found if r})
+
+
+@pytest.mark.parametrize("fields", [{"corePolicy": "disable"}, {"priority": "high"}])
+def test_the_config_is_in_the_region_too(fields: dict[str, object]) -> None:
+    """So that a process without variables keeps to it: another content, hence another template."""
+    made, other = (
+        prepared(claim("c", [result()], configs=[config(**more)]), container("x", "c")) for more in ({}, fields)
+    )
+    templates = {
+        renewal.template for one in (made, other) if (renewal := inject([s := rendered(one)], ids(s)).renewal())
+    }
+    assert len(templates) == 2
+
+
+def test_of_two_claims_the_owner_carries_region_and_hook() -> None:
+    """One file and one hook for a container, whatever claims it uses; the variables of both claims name the file."""
+    one, two = claim("one", [result(0, "1Gi", "10")]), claim("two", [result(2, "2Gi", "0")])
+    x = container("x", "one", "two")
+    specs = [rendered(prepared(one, x, beside=(two,))), rendered(prepared(two, x, beside=(one,)))]
+    names = [ids(spec)[0] for spec in specs]
+    assert sum("hooks" in spec["devices"][0]["containerEdits"] for spec in specs) == 1
+    assert inject(specs, names).renewal() == inject(specs, names[::-1]).renewal() is not None
+
+
+def test_without_a_known_library_the_limits_are_in_variables() -> None:
+    """A directory in which the library makes its region, and no hook."""
+    made = prepared(claim("c", FOUR), container("x", "c"))
+    spec = rendered(made, installed=VARIABLES_ONLY)
+    seen = inject([spec], ids(spec))
+    assert seen.renewal() is None
+    assert seen.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/cache/vgpu.cache"
+    found = mounts(spec)
     assert {path: (m["hostPath"], m["options"][0]) for path, m in found.items()} == {
         "/usr/local/vgpu/libvgpu.so": ("/usr/local/vgpu/lib/libvgpu.so.0123", "ro"),
         "/etc/ld.so.preload": ("/usr/local/vgpu/ld.so.preload", "ro"),
@@ -137,14 +210,25 @@ def test_mounts() -> None:
     }
 
 
+def test_containers_in_turn_share_a_region_but_no_directory() -> None:
+    """A region is renewed when the main container starts; the directory would still have what the init container left."""
+    read = read_claim(obj := claim("c", [result()]), ref(obj), driver=DRIVER, node=NODE)
+    pods = [read_pod(pod("p", container("x", "c"), init=[container("i", "c")]))]
+    made = plan(read, pods=pods, neighbours=[], gpus=GPUS.by_device_name(), boot_id="b", driver=DRIVER)
+    spec = rendered(made)
+    assert inject([spec], ids(spec)).renewal() is not None
+    assert mounts(rendered(made, installed=VARIABLES_ONLY))["/usr/local/vgpu/cache"]["type"] == "tmpfs"
+
+
 def test_a_private_cache_is_a_tmpfs_of_the_container() -> None:
-    """Containers that share a share never share a region file."""
+    """Containers that may run at the same time never share a region file."""
     made = prepared(
         claim("c", [result()], configs=[config(allowSharedContainers=True)]), *(container(n, "c") for n in "xy")
     )
     spec = rendered(made)
     assert mounts(spec)["/usr/local/vgpu/cache"]["type"] == "tmpfs"
     assert "mode=1777" in mounts(spec)["/usr/local/vgpu/cache"]["options"]
+    assert inject([spec], ids(spec)).renewal() is None
     assert spec["cdiVersion"] == "0.4.0"
 
 
@@ -200,6 +284,7 @@ def test_admin_access_shows_devices_and_limits_nothing() -> None:
     seen = inject([spec], ids(spec))
     assert seen.gpus == tuple(sorted((UUID[0], UUID[2])))
     assert not [name for name in seen.env if name.startswith(("CUDA_", "GPU_CORE", "LIBCUDA"))]
+    assert seen.hooks == ()
     assert set(seen.mounts) == {"/usr/lib/libcuda.so.1"}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cdi_runtime import inject
 from claims_node import (
     GPUS,
     Json,
@@ -79,23 +80,43 @@ async def test_a_stale_claim_is_unprepared_after_the_grace(node: Node, change: C
     assert node.snapshot() == {}
 
 
+def come_late(node: Node, obj: Json) -> None:
+    """A pod comes to a claim that is prepared for another; the kubelet doesn't ask us again."""
+    reserved = claim("c", [result()], pods=["pod-c", "late"])["status"]["reservedFor"]
+    node.api.put({**obj, "status": {**obj["status"], "reservedFor": reserved}}, pod("late", container("x", "c")))
+
+
+@pytest.mark.parametrize("shipped", ["variables"], indirect=True)
 async def test_pods_that_come_late_to_a_claim_are_named_once(node: Node) -> None:
-    """The kubelet doesn't ask us again for a claim that it holds for prepared; at least the log says who shares it."""
+    """Nobody can keep them from starting; at least the log says who shares the claim."""
     (obj,) = await prepared(node, "c")
-    node.api.put(
-        {
-            **obj,
-            "status": {
-                **obj["status"],
-                "reservedFor": claim("c", [result()], pods=["pod-c", "late"])["status"]["reservedFor"],
-            },
-        }
-    )
+    come_late(node, obj)
     upkeep = node.upkeep()
     with capture_logs() as log:
         await upkeep.clean_up()
         await upkeep.clean_up()
     assert [entry["pods"] for entry in log if "share a claim" in entry["event"]] == [["late"]]
+
+
+@pytest.mark.parametrize("shipped", ["regions"], indirect=True)
+async def test_a_late_pod_gets_the_claim_when_the_one_before_has_ended(node: Node) -> None:
+    """Until then its containers are refused by their hook, and the log says why; the region in use is left alone."""
+    (obj,) = await prepared(node, "c")
+    node.region(obj).write_text("in use")
+    come_late(node, obj)
+    before = node.snapshot()
+    with capture_logs() as log:
+        await node.upkeep().clean_up()
+    assert "would both get the whole limit" in str(log)
+    assert node.snapshot() == before
+    node.api.put(pod("pod-c", container("x", "c"), phase="Succeeded"))
+    await node.upkeep().clean_up()
+    spec = node.spec(obj)
+    assert spec is not None
+    renewal = inject([spec], [f"{spec['kind']}={spec['devices'][0]['name']}"]).renewal()
+    assert renewal is not None
+    assert renewal.pods == (uid_of("pod", "late"),)
+    assert node.region(obj).read_text() == "in use"
 
 
 async def test_claims_in_use_stay(node: Node) -> None:
@@ -183,7 +204,7 @@ async def test_a_damaged_record_is_made_anew_from_spec_and_api(node: Node, conte
     """The kubelet won't ask again for a pod that runs; its cache is left alone."""
     (obj,) = await prepared(node, "c")
     uid = obj["metadata"]["uid"]
-    (node.hami / "cache" / uid / "use-0" / "vgpu.cache").write_text("in use")
+    node.region(obj).write_text("in use")
     before = node.snapshot()
     node.records.path(uid).write_bytes(content)
     await node.recover()

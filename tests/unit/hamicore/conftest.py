@@ -1,9 +1,11 @@
-"""A small real shared object that stands for the image's libvgpu.so."""
+"""A small real shared object that stands for the image's libvgpu.so, and test builds of the hook."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
+
+NATIVE = Path(__file__).parents[3] / "native"
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +19,23 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "libvgpu.so").read_bytes()
 
 
+@pytest.fixture(scope="session")
+def built_program(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a static program, as the hook is one."""
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "p.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["gcc", "-static", "-O2", "-o", "p", "p.c"], cwd=folder, check=True, timeout=60)
+    return (folder / "p").read_bytes()
+
+
+@pytest.fixture
+def hook(tmp_path: Path, built_program: bytes) -> Path:
+    """It, where an image would ship the program that renews regions."""
+    path = tmp_path / "hami-region-hook"
+    path.write_bytes(built_program)
+    return path
+
+
 @pytest.fixture
 def library(tmp_path: Path, built_library: bytes) -> Path:
     """It, where an image would ship it."""
@@ -24,3 +43,24 @@ def library(tmp_path: Path, built_library: bytes) -> Path:
     path.parent.mkdir()
     path.write_bytes(built_library)
     return path
+
+
+def build_hook(folder: Path, *flags: str) -> Path:
+    """The hook with other flags than the image's build has."""
+    program = folder / "hami-region-hook"
+    command = ["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *flags, "-o", program, *NATIVE.glob("*.c")]
+    subprocess.run(command, check=True, timeout=120)
+    return program
+
+
+@pytest.fixture(scope="session")
+def sanitized_hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that ends with a report when it does what C does not define."""
+    flags = ("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return build_hook(tmp_path_factory.mktemp("sanitized"), *flags)
+
+
+@pytest.fixture(scope="session")
+def impatient_hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that gives up after a second."""
+    return build_hook(tmp_path_factory.mktemp("impatient"), "-DSECONDS=1")

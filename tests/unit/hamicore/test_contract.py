@@ -1,14 +1,17 @@
 """The variables say exactly what was allocated, as HAMi-core will read it."""
 
 import itertools
+from functools import partial
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.hamicore.contract import CACHE_FILE, CONTAINER_CACHE_DIR, Limit, variables
+from hami_kubeletplugin.hamicore.contract import CONTAINER_REGION, Limit
+from hami_kubeletplugin.hamicore.contract import variables as made
 
 MIB = 1024**2
+variables = partial(made, region=CONTAINER_REGION)
 limits_of_a_container = st.lists(
     st.builds(Limit, memory_mib=st.integers(1, 4 * 1024**2), cores=st.integers(0, 250)), min_size=1, max_size=16
 )
@@ -89,7 +92,7 @@ def test_policy_and_priority_are_always_written(options: dict[str, object], expe
     """A pod can't lift its core limit by a variable of its own, since ours is always there; the log level only if set."""
     environment = variables([Limit(1000, 30)], **options)  # type: ignore[arg-type]
     assert {name: environment.get(name) for name in expected} == expected
-    assert environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{CONTAINER_CACHE_DIR}/{CACHE_FILE}"
+    assert environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/tmp/cudevshr.cache"
 
 
 @pytest.mark.parametrize(("memory", "cores"), [(0, 0), (-1, 0), (1, -1)])

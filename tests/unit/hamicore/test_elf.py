@@ -1,13 +1,17 @@
 """A library that is not whole is recognised without loading it."""
 
+import contextlib
 import platform
+import re
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.hamicore.elf import defect
+from hami_kubeletplugin.hamicore.elf import defect, needed_glibc
 
 
 def without_sections(data: bytes) -> bytes:
@@ -54,3 +58,47 @@ def test_a_library_for_the_other_architecture_is_refused(built_library: bytes) -
     """An amd64 library in an arm64 image (or the reverse) is named as such."""
     other = "aarch64" if platform.machine() == "x86_64" else "x86_64"
     assert "another machine" in (defect(built_library, other) or "")
+
+
+def test_a_program_is_no_library_but_may_be_a_program(built_program: bytes, built_library: bytes) -> None:
+    """What is run on the host may be linked to a fixed address or not; a library that is preloaded may not."""
+    assert defect(built_program, kind="program") is None
+    assert "shared object" in (defect(built_program) or "")
+    assert "cut short" in (defect(built_program[:-1], kind="program") or "")
+    assert "no ELF" in (defect(b"#!/bin/sh", kind="program") or "")
+
+
+@pytest.mark.parametrize("strip", [False, True])
+def test_the_needed_glibc_is_the_newest_symbol_version(tmp_path: Path, strip: bool) -> None:
+    """As `objdump -p` lists them, with or without section headers; numbers are compared as numbers."""
+    source, library = tmp_path / "v.c", tmp_path / "v.so"
+    # memcpy@2.14 and, by its old version, printf@2.2.5: 2.14 is newer than 2.2 and than 2.5.
+    source.write_text(
+        "#include <stdio.h>\n#include <string.h>\nvoid f(char *a, char *b, size_t n) { memcpy(a, b, n); printf(a); }\n"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, source], check=True, timeout=60)
+    listing = subprocess.run(
+        ["objdump", "-p", library], check=True, timeout=60, stdout=subprocess.PIPE, text=True
+    ).stdout
+    versions = [tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", listing)]
+    data = library.read_bytes()
+    assert needed_glibc(without_sections(data) if strip else data) == max(versions)[:2]
+
+
+def test_a_library_that_needs_no_glibc(tmp_path: Path) -> None:
+    """Nothing to compare with a floor."""
+    (tmp_path / "v.c").write_text("int f(void) { return 1; }\n")
+    arguments = ["gcc", "-shared", "-fPIC", "-nostdlib", "-o", "v.so", "v.c"]
+    subprocess.run(arguments, cwd=tmp_path, check=True, timeout=60)
+    assert needed_glibc((tmp_path / "v.so").read_bytes()) is None
+
+
+@given(damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=8)), max_size=30))
+def test_damaged_symbol_versions_never_hang_or_crash(built_library: bytes, damage: list[tuple[float, bytes]]) -> None:
+    """Whatever stands in a file that looks whole: a version, none, or one kind of error."""
+    data = bytearray(built_library)
+    for where, what in damage:
+        at = int(where * (len(data) - 64 - len(what))) + 64
+        data[at : at + len(what)] = what
+    with contextlib.suppress(ValueError):
+        needed_glibc(bytes(data))

@@ -43,7 +43,7 @@ class Process:
             "--plugin-dir": self.plugin_dir,
             "--cdi-dir": self.cdi,
             "--hami-dir": self.root / "vgpu",
-            "--library": self.library,
+            "--hami-core": self.library,
             "--driver-edits": "none",
             "--simulate": "a100x8",
         }

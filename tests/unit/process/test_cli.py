@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
 from process_daemon import PROGRAM, Process, allocated, until
 
 from hami_kubeletplugin import __version__
@@ -25,7 +26,7 @@ def test_help_documents_every_option() -> None:
         assert f"--{name.replace('_', '-')} " in shown
     assert "PydanticUndefined" not in shown
     assert "One of json, console. (default: json)" in shown
-    for variable in ("NODE_NAME", "KUBECONFIG", "HAMI_DIR", "HAMI_DEVICE_SPLIT_COUNT"):
+    for variable in ("NODE_NAME", "KUBECONFIG", "HAMI_DIR", "HAMI_DEVICE_SPLIT_COUNT", "HAMI_CORE"):
         assert f"[env var: {variable}]" in shown
 
 
@@ -74,10 +75,12 @@ def test_an_empty_variable_says_nothing() -> None:
     assert call("devices", HAMI_SIMULATE="t4x4", HAMI_DEVICE_SPLIT_COUNT="").returncode == 0
 
 
-async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer) -> None:
-    """`claims` shows what is prepared, for which container, with which limits, and names damaged records."""
+@pytest.mark.parametrize("kept", ["variables", "region"])
+async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer, native: Path, kept: str) -> None:
+    """`claims` shows what is prepared, for which container, which limits and where they are, and names damaged records."""
+    known = ("--hami-core", native / "libvgpu.so", "--region-hook", native / "hami-region-hook")
     async with StandinKubelet(process.registry) as kubelet:
-        await process.start()
+        await process.start(*(map(str, known) if kept == "region" else ()))
         await until(lambda: api.all("resourceslices"))
         plugin = await kubelet.plugin("gpu.hami.io")
         ref = allocated(api, "train", memory="4000Mi", cores="30")
@@ -89,6 +92,7 @@ async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer) 
             "hami-gpu-0",
             "4000Mi",
             "30%",
+            kept,
             "train/main",
         ]
         (process.plugin_dir / "claims" / f"{ref.uid}.json").write_bytes(b"{}")

@@ -1,0 +1,42 @@
+"""What a container's start costs more: the hook that renews its region, as a runtime runs it."""
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.daemon import HOOK
+from hami_kubeletplugin.hamicore.contract import Limit
+from hami_kubeletplugin.hamicore.region import LAYOUTS, region
+from hami_kubeletplugin.hamicore.regions import create_regions, region_files
+
+_UID = "00000000-0000-0000-0000-000000000000"
+_STATE = {
+    "ociVersion": "1.2.1",
+    "id": "x" * 64,
+    "status": "creating",
+    "pid": 4_194_304,
+    "bundle": "/run/containerd/io.containerd.runtime.v2.task/k8s.io/" + "x" * 64,
+    "annotations": {"io.kubernetes.cri.sandbox-uid": _UID, **{f"io.kubernetes.cri.{n}": "x" * 64 for n in range(8)}},
+}
+
+
+def renewals(disk: Path, count: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of each run of the hook, and of a program that does nothing, in turns."""
+    made = region(LAYOUTS["1.2"], {f"GPU-{_UID}": Limit(10_000, 30)})
+    create_regions(disk, _UID, {"use-0": made})
+    paths = region_files(disk, _UID, "use-0", made)
+    files = ("--template", str(paths.template), "--region", str(paths.target))
+    command = [str(HOOK), *files, "--claim", "bench/claim", "--pod", _UID]
+    hook, nothing = [], []
+    for _ in range(count):
+        hook.append(_run(command))
+        nothing.append(_run(["/bin/true"]))
+    return hook, nothing
+
+
+def _run(command: Sequence[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, input=json.dumps(_STATE).encode(), env={}, check=True, timeout=10)
+    return (time.perf_counter() - started) * 1000

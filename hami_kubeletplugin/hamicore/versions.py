@@ -1,0 +1,136 @@
+"""Which release of HAMi-core a library is, and so how its shared region is laid out. Pure.
+
+A library doesn't say; its digest does, by `versions.json`, which whoever builds the image puts beside it:
+
+    [{"sha256": "<of libvgpu.so>", "version": "2.10.0"}]
+
+`layout` may stand there too, for a build of our own or a release that is newer than this program: the name of a layout in
+`region.LAYOUTS`. A region in a layout that the library doesn't have would be worse than none, so in doubt there is none.
+"""
+
+import hashlib
+import platform
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.hamicore import elf
+from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, Layout
+
+VERSIONS_FILE: Final = "versions.json"
+
+_RELEASES: Final = {
+    "2.4.0": "0",
+    **dict.fromkeys(("2.4.1", "2.5.0", "2.5.1", "2.5.2", "2.5.3", "2.6.0", "2.6.1", "2.7.0", "2.7.1", "2.8.0"), "1.1"),
+    **dict.fromkeys(("2.8.2", "2.8.3", "2.9.0", "2.10.0"), "1.2"),
+}
+"""Layout by release of HAMi: read off the headers of the HAMi-core commit that each release has as its submodule."""
+_BROKEN: Final = "2.8.1"
+_WHY_BROKEN: Final = (
+    f"it is HAMi-core {_BROKEN}, where all processes of a container but the first are unlimited; ship another"
+)
+
+
+class Entry(BaseModel):
+    """One library of `versions.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    version: str = Field(pattern=r"^v?[0-9A-Za-z][0-9A-Za-z.+-]{0,62}$")
+    layout: str | None = None
+
+
+_ENTRIES: Final = TypeAdapter(list[Entry])
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What is known of a library.
+
+    Attributes:
+        digest: SHA-256, hexadecimal.
+        version: E.g. `2.10.0`; None if its digest is unknown.
+        layout: Of its shared region; None if unknown.
+    """
+
+    digest: str
+    version: str | None
+    layout: Layout | None
+
+    @property
+    def age(self) -> tuple[tuple[int, ...], str]:
+        """Sort key: newer releases later, what is unknown first."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.version or "")), self.version or ""
+
+    def __str__(self) -> str:
+        return f"version {self.version}" if self.version else f"unknown library (SHA-256 {self.digest})"
+
+
+def read_versions(content: bytes | None, where: str) -> Sequence[Entry]:
+    """The entries of a versions.json; none if there is no such file.
+
+    Raises:
+        StorageError: It is there and is none.
+    """
+    if content is None:
+        return ()
+    try:
+        return _ENTRIES.validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(map(str, first["loc"]))
+        raise StorageError(
+            f"{where}: {path + ': ' if path else ''}{first['msg']}; it must be a list of sha256 and version of each library"
+        ) from None
+
+
+def recognise(library: bytes, entries: Sequence[Entry]) -> Release:
+    """What is known of a library."""
+    digest = hashlib.sha256(library).hexdigest()
+    entry = next((entry for entry in entries if entry.sha256 == digest), None)
+    if entry is None:
+        return Release(digest, None, None)
+    version = entry.version.removeprefix("v")
+    return Release(digest, version, LAYOUTS.get(entry.layout or _RELEASES.get(version, "")))
+
+
+def unfit(library: bytes, release: Release, *, floor: tuple[int, int], machine: str | None = None) -> str | None:
+    """Why a library must not come into any container; None if it may.
+
+    Args:
+        library: The whole file.
+        release: What is known of it.
+        floor: The oldest glibc that containers are expected to have: in one with an older one than the library needs, every
+            program would die.
+        machine: As `uname -m` says; this machine by default.
+    """
+    machine = machine or platform.machine()
+    if reason := elf.defect(library, machine):
+        return reason
+    if release.version == _BROKEN or _has_broken_region(library, machine):
+        return _WHY_BROKEN
+    try:
+        needed = elf.needed_glibc(library)
+    except ValueError as error:
+        return str(error)
+    if needed and needed > floor:
+        return (
+            f"it needs glibc {needed[0]}.{needed[1]}, and programs of a container that has an older one would die; "
+            f"build it on glibc {floor[0]}.{floor[1]} or older, or set --glibc-floor to what all GPU images have"
+        )
+    return None
+
+
+def _has_broken_region(library: bytes, machine: str) -> bool:
+    """Whether x86-64 code has the size of the broken region as an immediate and that of its neighbours not.
+
+    In all builds of 2.8.1 (94fff568) it stands there 7 times; other instruction sets split such a constant.
+    """
+    good, broken = (struct.pack("<I", size) in library for size in (LAYOUTS["1.2"].size, BROKEN_SIZE))
+    return machine == "x86_64" and broken and not good
