@@ -1,10 +1,19 @@
-"""`make bench`: how long the kubelet waits for us, on a real API server and with records on a real disk.
+"""`make bench`: what people and the cluster wait for because of us, measured on real parts of Kubernetes.
 
-    __main__    what is measured, in which order
+    __main__    which parts, under which conditions; table and JSON
+    prepare     the node daemon: how long the kubelet waits for it
+    admission   the webhook: how long the API server waits for it
+    pods        both on a real node: how long pods take to run, with a GPU and without
+
+    daemon      `hami-kubeletplugin run` beside a stand-in for the kubelet
+    webhook     `hami-webhook run`, called by the API server
+    process     our programs as processes: memory, CPU time
     objects     pods and allocated claims, made through the API
-    daemon      `hami-kubeletplugin run` as a process: start, memory, CPU time
+    manifests   daemonset.yaml and webhook.yaml in the cluster
+    reviews     what the API server sends to the webhook, over TLS
+    follower    when pods run
     figures     samples, percentiles, aims; table and JSON
 
-What is real: API server, etcd, disk, process, sockets. What is not: GPUs are simulated, the caller stands for the kubelet, and
-the bench writes the allocations as the scheduler would.
+What is real: API server, etcd, disk, processes, sockets; for `pods` all of a node besides. What is not: GPUs are simulated; for
+`prepare` the caller stands for the kubelet, and the bench writes the allocations as the scheduler would.
 """

@@ -1,7 +1,7 @@
 """Samples and what is said about them."""
 
-import json
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -77,6 +77,11 @@ class Watch:
         self.laps.append((time.perf_counter() - started) * 1000)
 
 
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
 def percentile(samples: Sequence[float], part: float) -> float:
     """The smallest sample that at least this part of all samples does not exceed (nearest rank)."""
     return sorted(samples)[max(0, math.ceil(part * len(samples)) - 1)]
@@ -116,6 +121,6 @@ def table(figures: Sequence[Figure]) -> str:
     )
 
 
-def document(conditions: dict[str, Any], figures: Sequence[Figure]) -> str:
-    """JSON of everything."""
-    return json.dumps({"conditions": conditions, "figures": [figure.as_json() for figure in figures]}, indent=2)
+def document(conditions: dict[str, Any], figures: Sequence[Figure]) -> dict[str, Any]:
+    """All of it, as JSON has it."""
+    return {"conditions": conditions, "figures": [figure.as_json() for figure in figures]}

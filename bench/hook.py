@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.daemon import HOOK
+from bench.process import REGION_HOOK
 from hami_kubeletplugin.hamicore.contract import Limit
 from hami_kubeletplugin.hamicore.region import LAYOUTS, region
 from hami_kubeletplugin.hamicore.regions import create_regions, region_files
@@ -28,7 +28,7 @@ def renewals(disk: Path, count: int) -> tuple[list[float], list[float]]:
     create_regions(disk, _UID, {"use-0": made})
     paths = region_files(disk, _UID, "use-0", made)
     files = ("--template", str(paths.template), "--region", str(paths.target))
-    command = [str(HOOK), *files, "--claim", "bench/claim", "--pod", _UID]
+    command = [str(REGION_HOOK), *files, "--claim", "bench/claim", "--pod", _UID]
     hook, nothing = [], []
     for _ in range(count):
         hook.append(_run(command))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiConflict, ApiNotFound
 from hami_kubeletplugin.api.names import DRIVER
-from hami_kubeletplugin.kube.client import Call
+from hami_kubeletplugin.kube.client import Call, Client
 from hami_kubeletplugin.kube.resource_api import KubeClient
 
 NODES: Final = ("hami-bench-1", "hami-bench-2")
@@ -21,25 +21,31 @@ Json = Mapping[str, Any]
 
 
 class Namespace:
-    """Makes objects. Use `namespace()`."""
+    """Makes objects. Use `namespace()`.
+
+    Attributes:
+        name: Of the namespace.
+        pods: API path of its pods.
+    """
 
     def __init__(self, api: KubeClient, name: str) -> None:
-        self._api, self._name = api, name
+        self._api, self.name = api, name
         self._core = f"/api/v1/namespaces/{name}"
+        self.pods = f"{self._core}/pods"
         self._claims = f"/apis/resource.k8s.io/v1/namespaces/{name}/resourceclaims"
         self._numbers = itertools.count()
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def create(self) -> None:
         """Make it, with the service account that pods need and that a controller manager, where one runs, makes too."""
-        await self._api.ask(Call("create", "namespaces", "/api/v1/namespaces"), _object("Namespace", self._name))
+        await self._api.ask(Call("create", "namespaces", "/api/v1/namespaces"), _object("Namespace", self.name))
         with contextlib.suppress(ApiConflict):
             await self._post("serviceaccounts", f"{self._core}/serviceaccounts", _object("ServiceAccount", "default"))
 
     async def remove(self) -> None:
         """Delete everything in it, at once where no controller would, and itself."""
-        for path in (self._claims, f"{self._core}/pods", self._core):
-            await _delete(self._api, path)
+        for path in (self._claims, self.pods, self._core):
+            await delete(self._api, path)
 
     async def pod_claims(self, node: str, devices: Sequence[int]) -> list[ClaimRef]:
         """One pod on a node, with a container and a claim for each of these device minors.
@@ -48,7 +54,7 @@ class Namespace:
         """
         name = f"pod-{next(self._numbers)}"
         names = [f"{name}-{index}" for index in range(len(devices))]
-        pod = await self._post("pods", f"{self._core}/pods", _pod(name, node, names))
+        pod = await self._post("pods", self.pods, _pod(name, node, names))
         return await asyncio.gather(
             *(self._claim(claim, node, device, pod) for claim, device in zip(names, devices, strict=True))
         )
@@ -63,7 +69,7 @@ class Namespace:
         status = _allocation(node, device, pod)
         call = Call("update", "resourceclaims/status", f"{self._claims}/{name}/status", name)
         await self._ask(call, {**claim, "status": status})
-        return ClaimRef(self._name, name, claim["metadata"]["uid"])
+        return ClaimRef(self.name, name, claim["metadata"]["uid"])
 
     async def _post(self, resource: str, path: str, obj: Json) -> Json:
         return await self._ask(Call("create", resource, path, obj["metadata"]["name"]), obj)
@@ -74,33 +80,43 @@ class Namespace:
 
 
 @contextlib.asynccontextmanager
-async def namespace(api: KubeClient) -> AsyncIterator[Namespace]:
-    """Two nodes and a namespace, removed at the end with all that is in them."""
+async def fresh_namespace(api: KubeClient) -> AsyncIterator[Namespace]:
+    """A namespace, removed at the end with all that is in it."""
     made = Namespace(api, f"hami-bench-{secrets.token_hex(4)}")
-    await _remove_nodes(api)  # of a run that was killed
     try:
-        for node in NODES:
-            await api.ask(Call("create", "nodes", "/api/v1/nodes"), _object("Node", node))
         await made.create()
         yield made
     finally:
         await made.remove()
+
+
+@contextlib.asynccontextmanager
+async def namespace(api: KubeClient) -> AsyncIterator[Namespace]:
+    """As that, with two nodes that nothing but these objects says are there."""
+    await _remove_nodes(api)  # of a run that was killed
+    try:
+        for node in NODES:
+            await api.ask(Call("create", "nodes", "/api/v1/nodes"), _object("Node", node))
+        async with fresh_namespace(api) as made:
+            yield made
+    finally:
         await _remove_nodes(api)
 
 
 async def _remove_nodes(api: KubeClient) -> None:
     for node in NODES:
         await remove_slices(api, node)
-        await _delete(api, f"/api/v1/nodes/{node}")
+        await delete(api, f"/api/v1/nodes/{node}")
 
 
 async def remove_slices(api: KubeClient, node: str) -> None:
     """Delete our slices of a node."""
     for slice_ in (await api.list_slices(DRIVER, node)).items:
-        await _delete(api, f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")
+        await delete(api, f"/apis/resource.k8s.io/v1/resourceslices/{slice_['metadata']['name']}")
 
 
-async def _delete(api: KubeClient, path: str) -> None:
+async def delete(api: Client, path: str) -> None:
+    """Delete what is there, an object or all of a kind, at once."""
     with contextlib.suppress(ApiNotFound):
         # No grace: no kubelet is there to end the pods.
         await api.ask(Call("delete", path, path, query={"gracePeriodSeconds": "0"}))

@@ -1,7 +1,7 @@
-"""Options of commands, made from settings models: each is declared, checked and documented once."""
+"""Options of commands, made from settings models: each is declared, checked and documented once. And tables."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -57,10 +57,16 @@ def _values(field: FieldInfo) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    told = field.is_required() or field.default in (None, Path())  # plugin_dir's is in its description
+    told = field.is_required() or field.default in (None, "", Path())  # plugin_dir's is in its description
     return "" if told else f"(default: {field.default})"
 
 
 def given_only(given: dict[str, Any]) -> dict[str, Any]:
     """The options that somebody gave. An environment variable that is set to nothing, as manifests like to do, says nothing."""
     return {name: value for name, value in given.items() if value not in (None, "")}
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -1,11 +1,12 @@
 """Tables for people: what would be published, and what is prepared. Pure."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
 from hami_kubeletplugin.claims.prepared import Prepared, Storage
+from hami_kubeletplugin.commandline import table
 from hami_kubeletplugin.kube import quantity
 
 _KEPT: Final[Mapping[Storage, str]] = {"region": "region", "directory": "variables", "tmpfs": "variables", "none": "-"}
@@ -57,9 +58,3 @@ def claims_table(claims: Iterable[Prepared]) -> str:
 def claims_json(claims: Iterable[Prepared]) -> str:
     """Prepared claims as JSON."""
     return json.dumps([claim.model_dump() for claim in claims], indent=2)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, two spaces apart."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -8,7 +8,6 @@ Decoding is strict: an unknown field or value refuses the claim and names the fi
 that is not kept.
 """
 
-import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -16,13 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hami_kubeletplugin.api.errors import ConfigError
 from hami_kubeletplugin.api.names import CONFIG_API_VERSION, CONFIG_KIND
+from hami_kubeletplugin.api.quoting import quoted
 
 CorePolicy = Literal["default", "force", "disable"]
 Priority = Literal["high", "low"]
-
-_quoted = reprlib.Repr()
-"""Quotes what people wrote, which may be 10 KiB of anything, in a few words."""
-_quoted.maxstring = _quoted.maxlong = 80
 
 
 class GpuConfig(BaseModel):
@@ -61,7 +57,7 @@ def decode(parameters: object, where: str) -> GpuConfig:
         raise ConfigError(f"{where}: must be an object of kind {CONFIG_KIND}, not {type(parameters).__name__}")
     for field, expected in (("apiVersion", CONFIG_API_VERSION), ("kind", CONFIG_KIND)):
         if parameters.get(field) != expected:
-            raise ConfigError(f"{where}.{field}: must be {expected!r}, got {_quoted.repr(parameters.get(field))}")
+            raise ConfigError(f"{where}.{field}: must be {expected!r}, got {quoted(parameters.get(field))}")
     try:
         return GpuConfig.model_validate(dict(parameters))
     except ValidationError as error:
@@ -74,4 +70,4 @@ def _explain(where: str, detail: Mapping[str, Any]) -> str:
     if detail["type"] == "extra_forbidden":
         known = ", ".join(field.alias or name for name, field in GpuConfig.model_fields.items())
         return f"{path}: unknown field; known are {known}"
-    return f"{path}: {detail['msg']}, got {_quoted.repr(detail['input'])}"
+    return f"{path}: {detail['msg']}, got {quoted(detail['input'])}"

@@ -253,7 +253,7 @@ def _error(call: Call, status: int, headers: Mapping[str, str], text: bytes) -> 
         return ApiNotServed(message)
     if status in _ERRORS:
         hint = ""
-        if status == HTTPStatus.FORBIDDEN:
+        if status == HTTPStatus.FORBIDDEN and not _no_matter_of_rights(reason, details):
             hint = f"; allow verb {call.verb} on {call.resource} in the ClusterRole"
         elif status == HTTPStatus.UNAUTHORIZED:
             hint = "; the token or client certificate is not, or no longer, valid"
@@ -262,3 +262,8 @@ def _error(call: Call, status: int, headers: Mapping[str, str], text: bytes) -> 
         after = headers.get("Retry-After", "")
         return ApiUnavailable(message, float(after) if after.isdecimal() else None)
     return ApiInvalid(message)
+
+
+def _no_matter_of_rights(reason: str, details: Mapping[str, Any]) -> bool:
+    """Admission says 403 too: a namespace that is being deleted (it has a cause then, which RBAC never has), a quota."""
+    return bool(details.get("causes")) or "exceeded quota" in reason

@@ -9,6 +9,7 @@ import dataclasses
 import random
 import re
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -21,8 +22,8 @@ _SLICES: Final = f"resourceslices.{GROUP}"
 _CLAIMS: Final = f"resourceclaims.{GROUP}"
 
 
-class SliceList(NamedTuple):
-    """Slices and the resource version to watch from."""
+class Listed(NamedTuple):
+    """Objects and the resource version to watch from."""
 
     items: list[Object]
     resource_version: str
@@ -41,7 +42,7 @@ class KubeClient(Client):
             ApiNotFound: No such claim.
         """
         call = Call(
-            "get", _CLAIMS, f"/namespaces/{_segment(namespace)}/resourceclaims/{_segment(name)}", f"{namespace}/{name}"
+            "get", _CLAIMS, f"/namespaces/{segment(namespace)}/resourceclaims/{segment(name)}", f"{namespace}/{name}"
         )
         return await self._ask_resource_api(call)
 
@@ -56,7 +57,7 @@ class KubeClient(Client):
         Raises:
             ApiNotFound: No such pod; with `cached` it may only be too new.
         """
-        path = f"/api/v1/namespaces/{_segment(namespace)}/pods/{_segment(name)}"
+        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
         query = {"resourceVersion": "0"} if cached else None
         return await self.ask(Call("get", "pods", path, f"{namespace}/{name}", query))
 
@@ -66,7 +67,7 @@ class KubeClient(Client):
         Raises:
             ApiNotFound: No such node.
         """
-        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{_segment(name)}", name))
+        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{segment(name)}", name))
 
     async def server_version(self) -> tuple[int, int]:
         """The server's (major, minor). A change makes us look for the newest API version again."""
@@ -80,29 +81,24 @@ class KubeClient(Client):
             self._server_version, self._version = version, VERSIONS[0]
         return version
 
-    async def list_slices(self, driver: str, node: str) -> SliceList:
-        """The ResourceSlices of a driver on a node."""
+    async def list_slices(self, driver: str, node: str | None = None) -> Listed:
+        """The ResourceSlices of a driver, on one node or on all."""
         answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=_of(driver, node)))
         items = [_read(item) for item in answer.get("items") or ()]
-        return SliceList(items, answer["metadata"]["resourceVersion"])
+        return Listed(items, answer["metadata"]["resourceVersion"])
 
-    async def watch_slices(self, driver: str, node: str, since: str) -> AsyncGenerator[Event]:
+    async def watch_slices(self, driver: str, node: str | None, since: str) -> AsyncGenerator[Event]:
         """Changes of these slices after resource version `since`, bookmarks included, for some minutes.
 
         Raises:
             ApiExpired: `since` is too old: list again.
         """
-        # Spread, so that the daemons of a cluster don't come back at the same time.
-        seconds = random.randint(240, 480)  # noqa: S311 - no secret
-        query = _of(driver, node) | {
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": since,
-            "timeoutSeconds": str(seconds),
-        }
+        seconds = watch_seconds()
+        query = _of(driver, node) | watch_query(since, seconds)
         call = Call("watch", _SLICES, f"/apis/{GROUP}/{self._version}/resourceslices", query=query)
-        async for event in self.watch(call, seconds):
-            yield Event(event.type, _read(event.object))
+        async with aclosing(self.watch(call, seconds)) as events:
+            async for event in events:
+                yield Event(event.type, _read(event.object))
 
     async def create_slice(self, obj: Mapping[str, Any]) -> Object:
         """Create a ResourceSlice; returns what the server made of it.
@@ -121,7 +117,7 @@ class KubeClient(Client):
             ApiNotFound: It is gone.
         """
         name = obj["metadata"]["name"]
-        return await self._ask_resource_api(Call("update", _SLICES, f"/resourceslices/{_segment(name)}", name), obj)
+        return await self._ask_resource_api(Call("update", _SLICES, f"/resourceslices/{segment(name)}", name), obj)
 
     async def delete_slice(self, obj: Mapping[str, Any]) -> None:
         """Delete a ResourceSlice, if it is still the one that we saw.
@@ -130,14 +126,9 @@ class KubeClient(Client):
             ApiConflict: Somebody wrote in between.
             ApiNotFound: It is gone.
         """
-        metadata = obj["metadata"]
-        body = {
-            "kind": "DeleteOptions",
-            "apiVersion": "v1",
-            "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        }
-        call = Call("delete", _SLICES, f"/resourceslices/{_segment(metadata['name'])}", metadata["name"])
-        await self._ask_resource_api(call, body)
+        name = obj["metadata"]["name"]
+        call = Call("delete", _SLICES, f"/resourceslices/{segment(name)}", name)
+        await self._ask_resource_api(call, delete_options(obj))
 
     async def _ask_resource_api(self, call: Call, obj: Mapping[str, Any] | None = None) -> Object:
         first = self._version
@@ -156,12 +147,38 @@ class KubeClient(Client):
         )
 
 
-def _segment(name: str) -> str:
+def segment(name: str) -> str:
+    """A name as one segment of a path, whatever is in it."""
     return quote(name, safe="")
 
 
-def _of(driver: str, node: str) -> dict[str, str]:
-    return {"fieldSelector": f"spec.driver={driver},spec.nodeName={node}"}
+def watch_seconds() -> int:
+    """How long a watch is to last: spread, so that all who watch don't come back at the same time."""
+    return random.randint(240, 480)  # noqa: S311 - no secret
+
+
+def watch_query(since: str, seconds: int) -> dict[str, str]:
+    """Parameters of a watch from a resource version on."""
+    return {
+        "watch": "1",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": since,
+        "timeoutSeconds": str(seconds),
+    }
+
+
+def delete_options(obj: Mapping[str, Any]) -> Object:
+    """The body of a delete that hits only the object that we saw, as we saw it."""
+    metadata = obj["metadata"]
+    return {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "preconditions": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
+    }
+
+
+def _of(driver: str, node: str | None) -> dict[str, str]:
+    return {"fieldSelector": f"spec.driver={driver}" + ("" if node is None else f",spec.nodeName={node}")}
 
 
 def _write(obj: Mapping[str, Any], version: str) -> Object:

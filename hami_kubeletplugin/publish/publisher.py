@@ -15,10 +15,10 @@ from typing import Final
 from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiNotFound, ApiUnavailable
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.publish.backoff import Backoff
 from hami_kubeletplugin.publish.devices import Device, devices
 from hami_kubeletplugin.publish.slices import Pool, Slice, Write, differences, reconcile, split
 

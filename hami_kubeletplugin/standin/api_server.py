@@ -6,9 +6,9 @@
         ... talk to server.url ...
         assert server.requests["get", "resourceclaims"] == 1
 
-It speaks the part of the protocol that this program uses: get, list, watch, create, update, delete and deletecollection,
-with resource versions, conflicts and field selectors, and it refuses slices that the real one refuses. Nothing happens by
-itself: nobody schedules, collects garbage or authorizes.
+It speaks the part of the protocol that this program uses: get, list (whole or in pages), watch, create, update, patch, delete
+and deletecollection, with resource versions, conflicts and field selectors, for the kinds in `api_kinds`; and it refuses what
+`api_rules` says. Nothing happens by itself: nobody schedules, collects garbage, authorizes or calls webhooks.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Self
-from urllib.parse import unquote
 
 from aiohttp import web
 
-from hami_kubeletplugin.standin import api_store
-from hami_kubeletplugin.standin.api_slices import check_slice
-from hami_kubeletplugin.standin.api_store import GROUP, RESOURCES, Key, Object, Refusal, Store
-
-_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
+from hami_kubeletplugin.standin.api_kinds import RESOURCES, Object, api_version, served, stored
+from hami_kubeletplugin.standin.api_pages import Pages
+from hami_kubeletplugin.standin.api_patch import patched
+from hami_kubeletplugin.standin.api_requests import Asked, parse
+from hami_kubeletplugin.standin.api_rules import admit, check_namespace
+from hami_kubeletplugin.standin.api_store import Key, Refusal, Store
 
 
 @dataclass(slots=True)
@@ -49,16 +49,6 @@ class _Fault:
         if self.times is not None:
             self.times -= 1
         return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What a path means."""
-
-    verb: str
-    resource: str
-    version: str
-    key: Key
 
 
 class ApiServer:
@@ -88,6 +78,7 @@ class ApiServer:
         self.latency = 0.0
         self._faults: list[_Fault] = []
         self.store = Store()
+        self._pages = Pages(self.store)
         self._tls = tls
         self._port = 0
         self._runner: web.AppRunner | None = None
@@ -146,7 +137,7 @@ class ApiServer:
         self.store.delete(Key(resource, namespace, name))
 
     def all(self, resource: str) -> list[Object]:
-        """The objects of a resource, by name, in their v1 form."""
+        """The objects of a resource, by namespace and name, in their v1 form."""
         return self.store.all(resource)
 
     def fail(
@@ -179,7 +170,7 @@ class ApiServer:
             return web.json_response(refusal.status, status=refusal.code)
 
     async def _route(self, request: web.Request) -> web.StreamResponse:
-        asked = self._parse(request)
+        asked = parse(request.method, request.rel_url.raw_path, request.query, self.api_versions)
         verb, resource = (asked.verb, asked.resource) if asked else ("get", request.path.strip("/"))
         self.requests[verb, resource] += 1
         if self.latency:
@@ -200,65 +191,49 @@ class ApiServer:
         if verb == "watch":
             return await self._watch(request, asked)
         body = await request.json() if request.can_read_body else {}
-        result = self._do(asked, body, request.query.get("fieldSelector", ""))
+        result = self._do(request, asked, body)
         return web.json_response(result, status=HTTPStatus.CREATED if verb == "create" else HTTPStatus.OK)
 
-    def _parse(self, request: web.Request) -> _Request | None:
-        match [unquote(segment) for segment in request.rel_url.raw_path.strip("/").split("/")]:
-            case ["api", "v1" as version, *rest]:
-                group = ""
-            case ["apis", api_group, version, *rest] if api_group == GROUP and version in self.api_versions:
-                group = GROUP
-            case _:
-                return None
-        namespace = ""
-        if len(rest) > 2 and rest[0] == "namespaces":
-            namespace, rest = rest[1], rest[2:]
-        if not 1 <= len(rest) <= 2 or rest[0] not in RESOURCES or RESOURCES[rest[0]].group != group:
-            return None
-        name = rest[1] if len(rest) == 2 else ""
-        verb = _VERBS.get(request.method, request.method.lower())
-        if not name and verb == "get":
-            verb = "watch" if request.query.get("watch") in {"1", "true"} else "list"
-        elif not name and verb == "delete":
-            verb = "deletecollection"
-        return _Request(verb, rest[0], version, Key(rest[0], namespace, name))
-
-    def _do(self, asked: _Request, body: Object, selector: str) -> Object:
+    def _do(self, request: web.Request, asked: Asked, body: Object) -> Object:
         key, store = asked.key, self.store
         match asked.verb:
             case "get":
                 result = store.get(key)
             case "list" | "deletecollection":
-                items = store.all(asked.resource, key.namespace, selector)
-                if asked.verb == "deletecollection":
-                    for item in items:
-                        store.delete(_key_of(asked.resource, item))
-                return {
-                    "kind": f"{RESOURCES[asked.resource].kind}List",
-                    "apiVersion": asked.version if key.resource == "pods" else f"{GROUP}/{asked.version}",
-                    "metadata": {"resourceVersion": str(store.version)},
-                    "items": [api_store.served(asked.resource, asked.version, item) for item in items],
-                }
+                return self._list(request, asked)
             case "create":
-                obj = self._admit(asked, body, None)
+                check_namespace(store, key)
+                obj = admit(asked.resource, stored(asked.resource, asked.version, body), None, self.gates_off)
                 result = store.create(key._replace(name=obj.get("metadata", {}).get("name", "")), obj)
             case "update":
-                result = store.update(key, self._admit(asked, body, store.get(key)))
+                result = self._update(key, stored(asked.resource, asked.version, body))
+            case "patch":
+                whole = patched(served(asked.resource, asked.version, store.get(key)), body, request.content_type)
+                result = self._update(key, stored(asked.resource, asked.version, whole))
             case "delete":
                 result = store.delete(key, body.get("preconditions"))
             case _:
                 raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "MethodNotAllowed", f"{asked.verb} is not served")
-        return api_store.served(asked.resource, asked.version, result)
+        return served(asked.resource, asked.version, result)
 
-    def _admit(self, asked: _Request, body: Object, old: Object | None) -> Object:
-        obj = api_store.stored(asked.resource, asked.version, body)
-        if asked.resource == "resourceslices":
-            obj = api_store.without_gates(obj, old, self.gates_off)
-            check_slice(obj, old)
-        return obj
+    def _update(self, key: Key, obj: Object) -> Object:
+        return self.store.update(key, admit(key.resource, obj, self.store.get(key), self.gates_off))
 
-    async def _watch(self, request: web.Request, asked: _Request) -> web.StreamResponse:
+    def _list(self, request: web.Request, asked: Asked) -> Object:
+        query = request.query
+        items = self.store.all(asked.resource, asked.key.namespace, query.get("fieldSelector", ""))
+        if asked.verb == "deletecollection":
+            for item in items:
+                self.store.delete(_key_of(asked.resource, item))
+        items, metadata = self._pages.page(items, int(query.get("limit", "0")), query.get("continue", ""))
+        return {
+            "kind": f"{RESOURCES[asked.resource].kind}List",
+            "apiVersion": api_version(asked.resource, asked.version),
+            "metadata": metadata,
+            "items": [served(asked.resource, asked.version, item) for item in items],
+        }
+
+    async def _watch(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         task = asyncio.ensure_future(self._stream(response, request.query, asked))
@@ -273,19 +248,20 @@ class ApiServer:
             self._watches.discard(task)
         return response
 
-    async def _stream(self, response: web.StreamResponse, query: Mapping[str, str], asked: _Request) -> None:
+    async def _stream(self, response: web.StreamResponse, query: Mapping[str, str], asked: Asked) -> None:
         async def send(kind: str, obj: Object) -> None:
             await response.write(json.dumps({"type": kind, "object": obj}).encode() + b"\n")
 
         since, selector = int(query.get("resourceVersion", "0")), query.get("fieldSelector", "")
         try:
-            async with aclosing(self.store.watch(asked.resource, since, selector)) as changes:
+            async with aclosing(self.store.watch(asked.resource, since, selector, asked.key.namespace)) as changes:
                 async for change in changes:
                     if change.type != "BOOKMARK":
-                        await send(change.type, api_store.served(asked.resource, asked.version, change.object))
+                        await send(change.type, served(asked.resource, asked.version, change.object))
                     elif query.get("allowWatchBookmarks") == "true":
-                        kind = {"kind": RESOURCES[asked.resource].kind, "apiVersion": f"{GROUP}/{asked.version}"}
-                        await send(change.type, kind | change.object)
+                        kind = RESOURCES[asked.resource].kind
+                        head = {"kind": kind, "apiVersion": api_version(asked.resource, asked.version)}
+                        await send(change.type, head | change.object)
         except Refusal as refusal:
             await send("ERROR", refusal.status)
 

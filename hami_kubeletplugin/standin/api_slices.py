@@ -10,7 +10,8 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from hami_kubeletplugin.kube import quantity
-from hami_kubeletplugin.standin.api_store import Object, Refusal
+from hami_kubeletplugin.standin.api_kinds import Object
+from hami_kubeletplugin.standin.api_store import Refusal
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NAME: Final = re.compile(

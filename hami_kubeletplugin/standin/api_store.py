@@ -1,6 +1,6 @@
 """The objects of the stand-in API server: versions, conflicts, selectors and a log of changes. No network in here.
 
-All is kept in the form of `resource.k8s.io/v1`; `served` and `stored` turn it into the form of an older version and back.
+All is kept in the form of the newest version; `api_kinds` turns it into the form of an older one and back.
 Contract: https://kubernetes.io/docs/reference/using-api/api-concepts/ (resource versions, watch, field selectors).
 """
 
@@ -8,36 +8,16 @@ import asyncio
 import copy
 import secrets
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Literal, NamedTuple
 
-Object = dict[str, Any]
+from hami_kubeletplugin.standin.api_kinds import RESOURCES, Object
+
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
-GROUP: Final = "resource.k8s.io"
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_BASE: Final = 58
 """`generateName` is cut to this before 5 random letters are added: k8s.io/apiserver pkg/storage/names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """One kind that is served."""
-
-    kind: str
-    group: str = ""
-    namespaced: bool = True
-
-
-RESOURCES: Final[Mapping[str, Resource]] = {
-    "nodes": Resource("Node", namespaced=False),
-    "pods": Resource("Pod"),
-    "events": Resource("Event"),
-    "resourceclaims": Resource("ResourceClaim", GROUP),
-    "resourceslices": Resource("ResourceSlice", GROUP, namespaced=False),
-    "deviceclasses": Resource("DeviceClass", GROUP, namespaced=False),
-}
 
 
 class Refusal(Exception):
@@ -161,7 +141,7 @@ class Store:
         del self._objects[key]
         return self._log(obj, "DELETED", key.resource)
 
-    async def watch(self, resource: str, since: int, selector: str = "") -> AsyncGenerator[Change]:
+    async def watch(self, resource: str, since: int, selector: str = "", namespace: str = "") -> AsyncGenerator[Change]:
         """Changes after version `since`, forever; 0 starts with what is there.
 
         Raises:
@@ -170,9 +150,8 @@ class Store:
         if since and since < self.forgotten:
             message = f"too old resource version: {since} ({self.forgotten})"
             raise Refusal(HTTPStatus.GONE, "Expired", message)
-        there = (
-            [] if since else [Change(self.version, "ADDED", resource, obj) for obj in self.all(resource, "", selector)]
-        )
+        found = [] if since else self.all(resource, namespace, selector)
+        there = [Change(self.version, "ADDED", resource, obj) for obj in found]
         read, since = 0, since or self.version
         news = asyncio.Event()
         self._watchers.add(news)
@@ -184,6 +163,7 @@ class Store:
                 unread, read = self.changes[read:], len(self.changes)
                 for change in unread:
                     fits = change.resource == resource and selected(change.object, selector)
+                    fits = fits and namespace in {"", change.object["metadata"].get("namespace", "")}
                     if change.version > since and (fits or change.type == "BOOKMARK"):
                         yield change
                 await news.wait()
@@ -231,53 +211,6 @@ def selected(obj: Mapping[str, Any], selector: str) -> bool:
         if value != expected.removeprefix("="):
             return False
     return True
-
-
-def served(resource: str, version: str, obj: Object) -> Object:
-    """An object in the form of an API version; only slices differ: v1beta1 wraps a device's fields below `basic`."""
-    group = RESOURCES[resource].group
-    out = obj | {"apiVersion": f"{group}/{version}" if group else version, "kind": RESOURCES[resource].kind}
-    if resource == "resourceslices" and version == "v1beta1":
-        out["spec"] = out["spec"] | {
-            "devices": [
-                {"name": d["name"], "basic": {k: v for k, v in d.items() if k != "name"}}
-                for d in out["spec"].get("devices", [])
-            ]
-        }
-    return out
-
-
-def stored(resource: str, version: str, obj: Object) -> Object:
-    """The opposite of `served`."""
-    if resource == "resourceslices" and version == "v1beta1":
-        devices = [{"name": d["name"], **d.get("basic", {})} for d in obj["spec"].get("devices", [])]
-        return obj | {"spec": obj["spec"] | {"devices": devices}}
-    return obj
-
-
-def without_gates(obj: Object, old: Object | None, gates_off: frozenset[str]) -> Object:
-    """Drop what disabled feature gates drop, silently, from a ResourceSlice, unless the stored one has it already.
-
-    Contract: kubernetes pkg/registry/resource/resourceslice/strategy.go, dropDisabled...Fields.
-    """
-    if (
-        old is not None
-        and "DRAConsumableCapacity" in gates_off
-        and any("allowMultipleAllocations" in device for device in _devices(old))
-    ):
-        gates_off -= {"DRAConsumableCapacity"}
-    for device in _devices(obj):
-        if "DRAConsumableCapacity" in gates_off:
-            device.pop("allowMultipleAllocations", None)
-            for capacity in device.get("capacity", {}).values():
-                capacity.pop("requestPolicy", None)
-        if "DRADeviceTaints" in gates_off:
-            device.pop("taints", None)
-    return obj
-
-
-def _devices(slice_: Object) -> Iterator[Object]:
-    yield from slice_.get("spec", {}).get("devices", [])
 
 
 def _what(key: Key) -> str:

@@ -8,7 +8,8 @@ Pure, from the pod to what is made of it:
     template       demand + selection -> ResourceClaimTemplate, named by its content
     convert        pod -> templates + JSON patch + warnings
     validate       ResourceClaim, ResourceClaimTemplate -> what is wrong with it
-    documents      YAML documents with pod templates in them -> their DRA form
+    manifest       YAML and JSON files, as kubectl reads them
+    documents      files with pod templates in them -> their DRA form
     explain        the same in words
 
 At the edges: the admission server, its certificate, and what it keeps in the cluster.

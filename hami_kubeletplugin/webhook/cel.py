@@ -32,7 +32,7 @@ def model_contains(driver: str, parts: Sequence[str], *, wanted: bool = True) ->
     """
     name = _attribute(driver, "productName")
     model = f'({name}.startsWith({_BRAND}) ? {name} : "NVIDIA-" + {name}).lowerAscii()'
-    test = f"[{_listed(map(_lower_ascii, parts))}].exists(part, {model}.contains(part))"
+    test = f"[{_listed(map(lower_ascii, parts))}].exists(part, {model}.contains(part))"
     return _guarded(driver, "productName", test if wanted else f"!{test}")
 
 
@@ -54,8 +54,8 @@ def _listed(values: Iterable[str]) -> str:
     return ", ".join(map(string, values))
 
 
-def _lower_ascii(text: str) -> str:
-    # As CEL's lowerAscii: other letters, which no model name has, stay.
+def lower_ascii(text: str) -> str:
+    """As CEL's lowerAscii: other letters, which no model name has, stay."""
     return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in text)
 
 

@@ -1,14 +1,17 @@
 """`hami-webhook`: reads options and the environment, and runs a command."""
 
 import asyncio
+import json
 import sys
-from typing import Annotated, Any, NoReturn
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import HamiError
-from hami_kubeletplugin.api.webhook_settings import WebhookSettings
+from hami_kubeletplugin.api.webhook_settings import Certificates, Conversion, WebhookSettings
 from hami_kubeletplugin.commandline import given_only, options
 from hami_kubeletplugin.observe.log import configure
 
@@ -45,6 +48,96 @@ def run(**given: Any) -> None:
     settings = WebhookSettings.checked(**given_only(given))
     configure(settings.log_format, settings.log_level)
     asyncio.run(service.run(settings))
+
+
+@app.command()
+@options(Conversion)
+def convert(
+    *,
+    filename: Annotated[
+        list[str],
+        typer.Option("--filename", "-f", help="A file of YAML or JSON, or - for the standard input. May be repeated."),
+    ],
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HAMI_GPU_MEMORY",
+            help="MiB of the cluster's GPUs as they are published, e.g. 40960,81920, for percentages of memory. Default: ask "
+            "the cluster.",
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(envvar="KUBECONFIG", help="The cluster to ask; only if there is a percentage.")
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say on stderr what each line became, and what can't be kept.")
+    ] = False,
+    **given: Any,
+) -> None:
+    """Print the DRA form of manifests: ResourceClaimTemplates and the objects that use them, ready for kubectl apply.
+
+    Pods, and pod templates wherever they are, in Deployments as in custom resources, are converted as the webhook does; all else
+    comes out as it is. If something can't be converted, nothing is printed on stdout.
+    """
+    from hami_kubeletplugin.webhook import documents, offline  # noqa: PLC0415 - `run` needs no YAML
+    from hami_kubeletplugin.webhook.explain import explain as explained  # noqa: PLC0415
+
+    rules = Conversion.checked(**given_only(given))
+    sizes = offline.sizes(gpu_memory, kubeconfig, rules)
+    result = documents.convert_files(offline.read_files(filename), rules, sizes)
+    for change in result.changes:
+        told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)
+        for line in told:
+            typer.echo(line, err=True)
+    for note in result.notes:
+        typer.echo(f"warning: {note}", err=True)
+    typer.echo(result.text.encode(), nl=False)
+
+
+@app.command()
+@options(Certificates)
+def certs(
+    *,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(envvar="KUBECONFIG", help="The cluster to ask. Default: as a pod in the cluster.")
+    ] = None,
+    output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="For people or for programs.")] = (
+        "table"
+    ),
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Before that, do the next step of a renewal, though none is due: make the next certificate and have it "
+            "trusted; again after 5 minutes, if no webhook runs that does it: let it become current.",
+        ),
+    ] = False,
+    **given: Any,
+) -> None:
+    """Show the webhook's certificate, and whether both configurations trust it. Exit 1 if something is wrong.
+
+    After a key was stolen: --renew; when that certificate has become the current one, and a minute later is served by all
+    webhooks, empty caBundle in both configurations: the webhook writes it again, without the earlier certificates.
+    """
+    from hami_kubeletplugin.kube.config import load  # noqa: PLC0415 - `convert` needs no API server
+    from hami_kubeletplugin.kube.trust_api import TrustClient  # noqa: PLC0415
+    from hami_kubeletplugin.webhook import certs as told  # noqa: PLC0415
+
+    settings = Certificates.checked(**given_only(given))
+    configure("console", "warning")
+
+    async def look() -> told.Report:
+        async with TrustClient(load(kubeconfig)) as api:
+            if renew:
+                await told.renew(settings, api)
+            return await told.report(settings, api)
+
+    found = asyncio.run(look())
+    typer.echo(json.dumps(found.as_json(), indent=2) if output == "json" else found.as_text(datetime.now(UTC)))
+    for problem in found.problems:
+        typer.echo(problem, err=True)
+    if found.problems:
+        raise typer.Exit(1)
 
 
 def main() -> NoReturn:

@@ -8,6 +8,7 @@ What is there stays: other resources, other claims. A second pass finds nothing 
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -157,11 +158,12 @@ def _uses(spec: Mapping[str, Any], holders: Sequence[_Holder], where: str) -> tu
     They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
     """
     existing = _list(spec, "resourceClaims", f"{where}spec.")
-    taken = {claim.get("name") for claim in existing if isinstance(claim, Mapping)}
+    taken = {str(claim.get("name")) for claim in existing if isinstance(claim, Mapping)}
     uses: dict[Place, Use] = {}
     shared: dict[tuple[str, str], str] = {}
     for holder in sorted(holders, key=_runs_to_its_end):
-        key = holder.template.name, str(_claims_of(holder.container))
+        path = f"{where}spec.{holder.place.list}[{holder.place.number}].resources."
+        key = holder.template.name, json.dumps(_list(holder.container["resources"], "claims", path), sort_keys=True)
         claim = shared.get(key) if _runs_to_its_end(holder) else None
         if claim is None:
             claim = _claim_name(str(holder.container.get("name")), taken)
@@ -180,11 +182,11 @@ def _runs_to_its_end(holder: _Holder) -> bool:
     return holder.place.list == "initContainers" and not _is_sidecar(holder)
 
 
-def _claim_name(container: str, taken: set[Any]) -> str:
+def _claim_name(container: str, taken: set[str]) -> str:
     """The pod's name for the claim of a container: a DNS label that no other claim has."""
     name = f"gpu-{container}"
     if len(name) > _LONGEST_LABEL:
-        digest = hashlib.sha256(container.encode()).hexdigest()[:8]
+        digest = hashlib.sha256(container.encode(errors="replace")).hexdigest()[:8]
         name = f"{name[: _LONGEST_LABEL - 9].rstrip('-')}-{digest}"
     number, free = 1, name
     while free in taken:

@@ -5,7 +5,6 @@ GenerateResourceRequests, Fit). Where HAMi ignores a value that it can't read, a
 asks for, or nothing for ever, the pod is refused here.
 """
 
-import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +12,8 @@ from typing import Any, Final
 
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
-from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
+from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER, MIB
+from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
 
@@ -24,9 +24,6 @@ _PRIORITIES: Final[Mapping[int, Priority]] = {0: "high", 1: "low"}
 _POLICIES: Final[Mapping[str, CorePolicy]] = {"default": "default", "force": "force", "disable": "disable"}
 _PRIORITY_VARIABLE: Final = "CUDA_TASK_PRIORITY"
 _POLICY_VARIABLE: Final = "GPU_CORE_UTILIZATION_POLICY"
-
-_quoted = reprlib.Repr()
-_quoted.maxstring = _quoted.maxlong = _quoted.maxother = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +117,8 @@ class Amounts:
         """The resources of ours that are there, in whichever list."""
         return (name for name in self._rules.resources if any(name in there for _, there in self._lists))
 
-    def read(self, name: str, most: int, what: str) -> int | None:
-        """A whole number from 0 to `most`; None if it isn't there.
+    def read(self, name: str, most: int, what: str, mib: int = 0) -> int | None:
+        """A whole number from 0 to `most`, in units of `mib` MiB if it is of memory; None if it isn't there.
 
         Raises:
             AdmissionError: It is something else, or limits and requests differ.
@@ -132,10 +129,11 @@ class Amounts:
         values = [_number(path, value) for path, value in found]
         path, value = found[0]
         if len(set(values)) > 1:
-            raise _invalid(*found[1], f"must equal the limit, which is {_quoted.repr(value)}")
+            raise _invalid(*found[1], f"must equal the limit, which is {quoted(value)}")
         number = values[0]
-        if number.denominator != 1 or not 0 <= number <= most:
-            raise _invalid(path, value, f"must be {what}, from 0 to {most}{_hint(number, value, what)}")
+        in_bytes = mib > 0 and number >= MIB and str(value).endswith("i")
+        if number.denominator != 1 or not 0 <= number <= most or in_bytes:
+            raise _invalid(path, value, f"must be {what}, from 0 to {most}{_hint(number, value, mib)}")
         return int(number)
 
     def memory(self) -> int | None:
@@ -145,41 +143,41 @@ class Amounts:
             AdmissionError: As for `read`, or both names are there with different values.
         """
         rules = self._rules
-        most, what = _MAX_INT32 // rules.memory_factor, "a whole number of MiB"
+        mib = rules.memory_factor
+        most, what = _MAX_INT32 // mib, "a whole number of MiB" if mib == 1 else f"a whole number of units of {mib} MiB"
         by_name = {
             name: value
             for name in (rules.resource_memory_name, rules.resource_memory_alias)
-            if (value := self.read(name, most, what)) is not None
+            if (value := self.read(name, most, what, mib)) is not None
         }
         if len(set(by_name.values())) > 1:
             raise AdmissionError(
                 f"{self._lists[0][0]}: {' and '.join(by_name)} mean the same, but differ: leave one out"
             )
-        return next(iter(by_name.values())) * rules.memory_factor if by_name else None
+        return next(iter(by_name.values())) * mib if by_name else None
 
 
 def _config(
     container: Container, where: str, priority: Priority | None, rules: Conversion, notes: list[str]
 ) -> dict[str, Any]:
     """What HAMi's users say by variables goes into the claim: the ones in the container come from the driver then."""
+    env = container.get("env") or ()
+    if not isinstance(env, list | tuple):
+        raise _invalid(f"{where}.env", env, "must be a list")
     variables = {
-        variable.get("name"): variable.get("value")
-        for variable in container.get("env") or ()
-        if isinstance(variable, Mapping) and variable.get("name") in {_PRIORITY_VARIABLE, _POLICY_VARIABLE}
+        variable["name"]: variable.get("value")
+        for variable in env
+        if isinstance(variable, Mapping) and variable.get("name") in (_PRIORITY_VARIABLE, _POLICY_VARIABLE)
     }
     policy: CorePolicy | None = None if rules.gpu_core_policy == "default" else rules.gpu_core_policy
     if (said := variables.get(_POLICY_VARIABLE)) is not None:
         policy = _POLICIES.get(str(said), policy)
         if str(said) not in _POLICIES:
-            notes.append(
-                f"{where}.env: {_POLICY_VARIABLE}={_quoted.repr(said)} is ignored; known are {', '.join(_POLICIES)}"
-            )
+            notes.append(f"{where}.env: {_POLICY_VARIABLE}={quoted(said)} is ignored; known are {', '.join(_POLICIES)}")
     if priority is None and (said := variables.get(_PRIORITY_VARIABLE)) is not None:
         priority = _PRIORITIES.get(int(said)) if str(said) in {"0", "1"} else None
         if priority is None:
-            notes.append(
-                f"{where}.env: {_PRIORITY_VARIABLE}={_quoted.repr(said)} is ignored; known are 0 (high), 1 (low)"
-            )
+            notes.append(f"{where}.env: {_PRIORITY_VARIABLE}={quoted(said)} is ignored; known are 0 (high), 1 (low)")
     return {"priority": priority, "core_policy": policy}
 
 
@@ -200,12 +198,12 @@ def _number(path: str, value: Any) -> Fraction:
         raise _invalid(path, value, "is not a quantity: write a plain number such as 1 or 4000") from None
 
 
-def _hint(number: Fraction, value: Any, what: str) -> str:
+def _hint(number: Fraction, value: Any, mib: int) -> str:
     """For memory with a unit, as everywhere else in Kubernetes: the number that was meant."""
-    if "MiB" not in what or number < 1 << 20 or not str(value)[-1:].isalpha():
+    if not mib or number < MIB or not str(value)[-1:].isalpha():
         return ""
-    return f"; without a unit: for {value} write {number / (1 << 20):.0f}"
+    return f"; without a unit: for {value} write {max(round(number / (mib * MIB)), 1)}"
 
 
 def _invalid(path: str, value: Any, reason: str) -> AdmissionError:
-    return AdmissionError(f"{path}: Invalid value: {_quoted.repr(value)}: {reason}")
+    return AdmissionError(f"{path}: Invalid value: {quoted(value)}: {reason}")

@@ -4,13 +4,13 @@ Contract: Project-HAMi/HAMi pkg/device/devices.go (CheckUUID, CheckType), pkg/de
 pkg/util/types.go (policies).
 """
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.names import NUMA_NODE, PCIE_ROOT
+from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.webhook import cel
 
 USE_UUID: Final = "nvidia.com/use-gpuuuid"
@@ -28,8 +28,9 @@ EXCLUSIVE: Final = "gpu.hami.io/exclusive"
 
 OUR_MODE: Final = "hami-core"
 """What HAMi calls the way in which all of our devices are shared."""
-MOST_VALUES: Final = 64
-"""Elements of one list. The API server refuses expressions that could cost too much; twice as many are still accepted."""
+MOST_VALUES: Final = 128
+"""Elements of one list; so many of 63 characters still fit in an expression. The API server's cost limit is far off: a thousand
+short ones keep below it."""
 
 _TRUE: Final = {"1", "t", "T", "TRUE", "true", "True"}
 _FALSE: Final = {"0", "f", "F", "FALSE", "false", "False"}
@@ -41,9 +42,6 @@ _POLICIES: Final[Mapping[str, str]] = {
     "numa": "to have GPUs of one NUMA node set nvidia.com/numa-bind",
 }
 """HAMi's GPU policies, and for those that DRA can't express what to use instead."""
-
-_quoted = reprlib.Repr()
-_quoted.maxstring = _quoted.maxother = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +78,9 @@ class Selection:
 
     def admits_model(self, name: str) -> bool:
         """Whether a GPU of this model will do, as `expressions` say it."""
-        model = (name if name.startswith("NVIDIA") else f"NVIDIA-{name}").lower()
-        wanted = not self.types or any(part.lower() in model for part in self.types)
-        return wanted and not any(part.lower() in model for part in self.not_types)
+        model = cel.lower_ascii(name if name.startswith("NVIDIA") else f"NVIDIA-{name}")
+        wanted = not self.types or any(cel.lower_ascii(part) in model for part in self.types)
+        return wanted and not any(cel.lower_ascii(part) in model for part in self.not_types)
 
 
 def selection(annotations: Mapping[str, Any], where: str, driver: str) -> Selection:
@@ -102,7 +100,7 @@ def selection(annotations: Mapping[str, Any], where: str, driver: str) -> Select
         raise read.invalid(VGPU_MODE, f"GPUs are shared by {OUR_MODE} here; MIG and MPS can't be had")
     policies = [policy.strip() for policy in read.text(GPU_POLICY).split(",") if policy.strip()]
     notes = [
-        f"{where}[{GPU_POLICY}]: {_quoted.repr(policy)} has no effect"
+        f"{where}[{GPU_POLICY}]: {quoted(policy)} has no effect"
         + (f": {_POLICIES[policy]}" if policy in _POLICIES else f"; HAMi's are {', '.join(_POLICIES)}")
         for policy in policies
         if _POLICIES.get(policy) != ""
@@ -164,6 +162,4 @@ class _Annotations:
         return text in _TRUE
 
     def invalid(self, name: str, reason: str) -> AdmissionError:
-        return AdmissionError(
-            f"{self._where}[{name}]: Invalid value: {_quoted.repr(self._annotations[name])}: {reason}"
-        )
+        return AdmissionError(f"{self._where}[{name}]: Invalid value: {quoted(self._annotations[name])}: {reason}")

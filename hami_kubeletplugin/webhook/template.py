@@ -30,12 +30,15 @@ ONE_SLOT: Final = 1
 """`shares` of a request that shares its GPU. Rounded up to one slot, whatever size slots have on the node that it gets to."""
 MOST_SIZES: Final = 8
 """Alternatives of one request (FirstAvailableDeviceRequestMaxSize)."""
+LARGEST: Final = 1024 * 1024
+"""Characters of a spec. The API server takes objects of some 1.5 MB, and fails with an internal error above."""
 
 
 class GpuSize(NamedTuple):
     """A kind of GPU in the cluster, for percentages of its memory."""
 
-    model: str
+    model: str | None
+    """None: not known, so it may be any."""
     memory_mib: int
 
 
@@ -81,7 +84,13 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
         parameters |= {field: value for field, value in config.items() if value}
         devices["config"] = [{"opaque": {"driver": rules.driver_name, "parameters": parameters}}]
     spec = {"devices": devices}
-    return Template(PREFIX + _digest(spec), spec)
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    if len(canonical) > LARGEST:
+        raise AdmissionError(
+            f"the annotations' lists of GPUs and types, once for each of {demand.gpus} GPUs and each memory size, make a claim "
+            f"of {len(canonical)} characters, and Kubernetes takes {LARGEST}: shorten the lists"
+        )
+    return Template(PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec)
 
 
 def _request_names(count: int) -> Sequence[str]:
@@ -121,7 +130,7 @@ def _request(name: str, demand: Demand, selection: Selection, rules: Conversion,
 
 
 def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) -> list[int]:
-    sizes = sorted({size.memory_mib for size in known if selection.admits_model(size.model)})
+    sizes = sorted({size.memory_mib for size in known if size.model is None or selection.admits_model(size.model)})
     what = f"{rules.resource_memory_percentage_name} needs the memory sizes of the cluster's GPUs"
     if not sizes:
         narrowed = " that the annotations allow" if selection.types or selection.not_types else ""
@@ -136,8 +145,3 @@ def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) ->
             f"the annotation nvidia.com/use-gputype, or ask for MiB with {rules.resource_memory_name}"
         )
     return sizes
-
-
-def _digest(spec: Mapping[str, Any]) -> str:
-    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()[:20]

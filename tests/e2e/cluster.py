@@ -168,5 +168,15 @@ class Cluster:
         return path
 
     def purge(self, namespace: str, kinds: Iterable[str]) -> None:
-        """Delete everything of these kinds in a namespace and wait until it is gone."""
-        self.kubectl("delete", ",".join(kinds), "--all", "-n", namespace, "--timeout=60s", timeout=90)
+        """Delete everything of these kinds in a namespace, wait until it is gone, and forget the events."""
+        listed = ",".join(kinds)
+        # Not kubectl's own waiting, which takes a second for each six objects.
+        self.kubectl("delete", listed, "--all", "-n", namespace, "--wait=false", timeout=60)
+
+        def gone() -> bool:
+            left = self.kubectl("get", listed, "-n", namespace, "-o", "name")
+            assert not left, left
+            return True
+
+        wait_for(f"all {listed} in {namespace} to be gone", gone, timeout=90)
+        self.kubectl("delete", "events", "--all", "-n", namespace, "--wait=false")

@@ -16,7 +16,7 @@ from e2e.waiting import wait_for
 KUBERNETES = os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2")
 KEEP = os.environ.get("HAMI_E2E_KEEP") == "1"
 """Leave the cluster up afterwards and take it as it is next time: for writing tests."""
-CLEANED = ("pods", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io", "events")
+CLEANED = ("pods", "resourceclaims.resource.k8s.io", "resourceclaimtemplates.resource.k8s.io")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,9 +46,11 @@ def _minor(version: str) -> int:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Put the daemon's log and the cluster's view beside a failure."""
     report = yield
-    daemon, cluster = (getattr(item, "funcargs", {}).get(name) for name in ("daemon", "cluster"))
-    if report.failed and daemon is not None:
-        report.sections.append(("log of the daemon", daemon.log_tail()))
+    used = getattr(item, "funcargs", {})
+    cluster = used.get("cluster")
+    for name in ("daemon", "session_daemon", "webhook", "installed"):
+        if report.failed and name in used:
+            report.sections.append((f"log of the {name}", used[name].log_tail()))
     if report.failed and cluster is not None:
         for words in (("get", "pods,resourceclaims", "-o", "wide"), ("events",)):
             try:
@@ -107,11 +109,16 @@ def daemon(session_daemon: Daemon, cluster: Cluster) -> Iterator[Daemon]:
     cluster.up()  # nothing to do, unless the test failed halfway through an outage
     if not session_daemon.is_running:
         session_daemon.start()
+    clean(cluster, session_daemon)
+
+
+def clean(cluster: Cluster, daemon: Daemon) -> None:
+    """Delete the tests' objects; nothing of a claim may be left on the node then."""
     cluster.purge(NAMESPACE, CLEANED)
 
-    def clean() -> bool:
-        left = session_daemon.traces()
+    def nothing_left() -> bool:
+        left = daemon.traces()
         assert not any(left.values()), f"left on the node: {left}"
         return True
 
-    wait_for("the node to be clean", clean, timeout=30)
+    wait_for("the node to be clean", nothing_left, timeout=30)

@@ -1,0 +1,69 @@
+"""When pods run and when they are gone, as a watch tells it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.resource_api import watch_query
+
+_LONGEST: Final = 1800
+"""Seconds of one watch."""
+_PATIENCE: Final = 180.0
+"""Seconds for pods to start, or to go."""
+
+
+class Pods:
+    """All pods of a namespace. Use `followed()`.
+
+    Attributes:
+        there: Their names.
+        running: Name -> when it began to run, on the clock of time.perf_counter. Those that are gone stay in here.
+    """
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.running: dict[str, float] = {}
+        self._changed = asyncio.Condition()
+
+    async def until(self, true: Callable[[], bool], what: str) -> None:
+        """Wait for that.
+
+        Raises:
+            TimeoutError: It does not come; the message has `what`.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE), self._changed:
+                await self._changed.wait_for(true)
+        except TimeoutError:
+            raise TimeoutError(f"{what}: not in {_PATIENCE:g} s; {len(self.there)} pods are there") from None
+
+    async def follow(self, api: Client, path: str, since: str) -> None:
+        """Take in what happens after resource version `since`; the end of the watch is an error."""
+        async for event in api.watch(Call("watch", "pods", path, query=watch_query(since, _LONGEST)), _LONGEST):
+            now = time.perf_counter()
+            if event.type == "BOOKMARK":
+                continue
+            name = event.object["metadata"]["name"]
+            async with self._changed:
+                if event.type == "DELETED":
+                    self.there.discard(name)
+                else:
+                    self.there.add(name)
+                    if event.object["status"].get("phase") == "Running":
+                        self.running.setdefault(name, now)
+                self._changed.notify_all()
+        raise RuntimeError("the watch of pods ended")
+
+
+@contextlib.asynccontextmanager
+async def followed(api: Client, path: str) -> AsyncIterator[Pods]:
+    """Follow the pods of a namespace that has none yet."""
+    since = (await api.ask(Call("list", "pods", path)))["metadata"]["resourceVersion"]
+    found = Pods()
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(found.follow(api, path, since))
+        yield found
+        following.cancel()

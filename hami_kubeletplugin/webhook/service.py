@@ -1,0 +1,130 @@
+"""The webhook: its parts, wired, in one task group.
+
+API server ──reviews──> server ──> admission ──> convert
+                          │           ├──> templates ──watch, create, stamp──> API server
+                     certificates     └──> sizes ──watch──> API server
+                                           collector ──unused templates──> API server
+"""
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api.errors import SettingsError
+from hami_kubeletplugin.api.webhook_settings import WebhookSettings
+from hami_kubeletplugin.kube.config import load as load_kube_config
+from hami_kubeletplugin.kube.template_api import TemplateClient
+from hami_kubeletplugin.kube.trust_api import TrustClient
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.webhook.admission import Admission
+from hami_kubeletplugin.webhook.certificates import certificates_for
+from hami_kubeletplugin.webhook.collector import Collector
+from hami_kubeletplugin.webhook.metrics import Metrics
+from hami_kubeletplugin.webhook.server import AdmissionServer
+from hami_kubeletplugin.webhook.sizes import Sizes
+from hami_kubeletplugin.webhook.templates import Templates
+
+log = get_logger()
+_T = TypeVar("_T")
+
+
+class _Part(Protocol):
+    """What goes on beside the reviews."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+
+
+async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lambda _: None) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Args:
+        settings: All of them.
+        started: Told the port once it is listened on.
+
+    Raises:
+        SettingsError: Something that was given can't be used.
+        CertificateError: There is no certificate to serve with, and waiting would bring none.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # Sent when a terminal goes, or by people who expect a reload. Its default would end us without an answer to anybody.
+    loop.add_signal_handler(
+        signal.SIGHUP, log.info, "SIGHUP ignored: files of certificates are watched, options are not"
+    )
+    access = load_kube_config(settings.kubeconfig)
+    async with TemplateClient(access) as api, TrustClient(access) as trust:
+        metrics = Metrics()
+        templates = Templates(api, count=metrics.template)
+        sizes = Sizes(api, settings.driver_name)
+        collector = Collector(api, settings, count=metrics.template)
+        certificates = certificates_for(settings, trust)
+        metrics.watch_sizes(lambda: len(sizes.known()))
+        metrics.watch_certificate(lambda: certificates.expires_at)
+        admission = Admission(settings, settings.configuration, templates, sizes)
+
+        def missing() -> list[str]:
+            # Both stay true when the API server goes away later: most pods are answered from what is known, the others are
+            # told to try again, and if all replicas left the Service at once nobody would get even that.
+            known = {"the list of ResourceClaimTemplates": templates.synced, "the list of ResourceSlices": sizes.synced}
+            return [what for what, is_there in known.items() if not is_there]
+
+        server = AdmissionServer(
+            {"/mutate": admission.mutate, "/validate": admission.validate}, missing=missing, metrics=metrics
+        )
+        log.info("starting", version=__version__, driver=settings.driver_name)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                parts: list[_Part] = [templates, sizes, collector]
+                running = [tasks.create_task(part.run(), name=type(part).__name__) for part in parts]
+                tls = await _unless(stop, certificates.start())
+                if tls is not None:
+                    running.append(tasks.create_task(certificates.run(), name="Certificates"))
+                    await _listen(server, settings, tls)
+                    started(server.port)
+                    await _serve(server, stop, settings.drain_delay)
+                for task in running:
+                    task.cancel()
+        except ExceptionGroup as group:
+            # The first failure ended all: its own words, or traceback, are what people need.
+            raise group.exceptions[0] from None
+    log.info("stopped")
+
+
+async def _serve(server: AdmissionServer, stop: asyncio.Event, delay: float) -> None:
+    """Answer until `stop`, then for `delay` more seconds, in which the cluster learns to send reviews elsewhere."""
+    # What start-up made lives as long as the process: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    try:
+        await stop.wait()
+        log.info("stopping: answering until nobody asks any more", seconds=delay)
+        server.drain()
+        await asyncio.sleep(delay)
+    finally:
+        await server.stop()
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """What `work` returns; None, and the end of it, if `stop` comes first."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _listen(server: AdmissionServer, settings: WebhookSettings, tls: Any) -> None:
+    try:
+        await server.start(settings.listen, settings.port, tls)
+    except OSError as error:
+        raise SettingsError(f"--listen {settings.listen} --port {settings.port}: {error.strerror or error}") from error
+    log.info("listening", address=settings.listen, port=server.port)

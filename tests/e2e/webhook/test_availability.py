@@ -1,0 +1,133 @@
+"""The webhook goes away, is updated, renews its certificate and cleans up, while people go on."""
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import NAMESPACE, Cluster, KubectlFailed
+from e2e.conftest import CLEANED
+from e2e.manifests import container, pod
+from e2e.waiting import wait_for
+from e2e.webhook.creating import LABELS, creating
+from e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
+from e2e.webhook.process import ADDRESS, Webhook
+
+UPDATES = 4
+LONG_AGO = (datetime.now(UTC) - timedelta(days=2)).isoformat(timespec="seconds")
+GPU_POD = gpu_pod("p", wanting(gpu=1, gpumem=1000))
+
+
+@pytest.fixture(autouse=True)
+def cleaned(cluster: Cluster) -> Iterator[None]:
+    """Delete a test's objects."""
+    yield
+    cluster.purge(NAMESPACE, CLEANED)
+
+
+def test_without_the_webhook(cluster: Cluster, webhook: Webhook) -> None:
+    """While no webhook answers, GPU pods are refused with its name, and all others start all the same."""
+    webhook.kill()
+    try:
+        with pytest.raises(KubectlFailed, match=r'failed calling webhook "pods\.hami\.io"'):
+            dry_run(cluster, GPU_POD)
+        cluster.apply(pod("without-gpu", container()))
+        cluster.running("without-gpu")
+    finally:
+        webhook.start()
+    assert dry_run(cluster, GPU_POD)["spec"]["resourceClaims"]
+
+
+def test_updates(cluster: Cluster, webhook: Webhook) -> None:
+    """The webhook is updated again and again while pods are created: none fails, and none slips through unconverted."""
+    with creating(cluster.kubeconfig) as pods:
+        for number in range(UPDATES):
+            before = pods.converted
+            assert webhook.replace() == 0
+            wait_for(f"pods after update {number}", lambda before=before: pods.converted > before + 20)
+    assert (pods.failed, pods.unconverted) == ([], 0)
+    labels = ",".join(f"{key}={value}" for key, value in LABELS.items())
+    made = cluster.all("pods", NAMESPACE, "-l", labels)
+    assert made
+    assert all(found["spec"].get("resourceClaims") for found in made)
+    assert len(templates(cluster)) == 1
+
+
+def certificates(cluster: Cluster) -> list[str]:
+    """What each webhook of both configurations trusts, PEM."""
+    kinds = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
+    found = [json.loads(cluster.kubectl("get", kind, "hami-webhook", "-o", "json")) for kind in kinds]
+    bundles = [hook["clientConfig"]["caBundle"] for configuration in found for hook in configuration["webhooks"]]
+    return [base64.b64decode(bundle).decode() for bundle in bundles]
+
+
+def certs(cluster: Cluster, *options: str) -> str:
+    """Run `hami-webhook certs`."""
+    command = [str(Path(sys.executable).parent / "hami-webhook"), "certs", "--kubeconfig", str(cluster.kubeconfig)]
+    done = subprocess.run(
+        [*command, "--tls-hosts", ADDRESS, *options], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def test_a_new_certificate(cluster: Cluster, webhook: Webhook) -> None:
+    """A certificate is renewed while pods are created: it is trusted before it is served, and no creation fails."""
+    before = webhook.certificate()
+    assert certificates(cluster) == [before, before]
+    with creating(cluster.kubeconfig) as pods:
+        certs(cluster, "--renew")
+        assert all(before in bundle and len(bundle) > len(before) for bundle in certificates(cluster))
+        assert webhook.certificate() == before
+        # The API servers have five minutes to hear of it. Ours has heard of it when the clock is moved.
+        moved = f"gpu.hami.io/trusted-since={LONG_AGO}"
+        cluster.kubectl("annotate", "--overwrite", "secret", "hami-webhook-tls", "-n", "hami-system", moved)
+        wait_for("the new certificate to be served", lambda: webhook.certificate() != before, timeout=90, interval=1)
+        after = pods.converted
+        wait_for("pods after that", lambda: pods.converted > after + 20)
+    assert (pods.failed, pods.unconverted) == ([], 0)
+    assert all(webhook.certificate() in bundle for bundle in certificates(cluster))
+    assert "next" not in certs(cluster)
+
+
+def test_unused_templates_go(cluster: Cluster, webhook: Webhook) -> None:
+    """A template of the webhook's that nobody has used for a day is removed; one that a pod or a Deployment names stays."""
+    names = {}
+    for number, use in enumerate(("unused", "of-a-pod", "of-a-deployment", "fresh")):
+        made = gpu_pod(use, wanting(gpu=1, gpumem=100 + number), schedulingGates=[{"name": "e2e/held"}])
+        cluster.apply(made)
+        found = cluster.get("pod", use)
+        assert found is not None
+        [entry] = found["spec"]["resourceClaims"]
+        names[use] = entry["resourceClaimTemplateName"]
+    theirs = pod("x", container(claims=["gpu"]), templates={"gpu": names["of-a-deployment"]})
+    cluster.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "names-it", "namespace": NAMESPACE},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"app": "x"}},
+                "template": {"metadata": {"labels": {"app": "x"}}, "spec": theirs["spec"]},
+            },
+        }
+    )
+    cluster.delete("pod", "unused", "of-a-deployment", "fresh")
+    old = [names[use] for use in ("unused", "of-a-pod", "of-a-deployment")]
+    stamp = f"gpu.hami.io/last-used={LONG_AGO}"
+    cluster.kubectl("annotate", "--overwrite", "resourceclaimtemplates", *old, "-n", NAMESPACE, stamp)
+    try:
+        webhook.replace("--collect-interval", "1")
+        wait_for("the unused one to go", lambda: names["unused"] not in templates(cluster))
+        assert set(names.values()) - set(templates(cluster)) == {names["unused"]}
+        # The pod is made again later: so is the template, and nobody has noticed.
+        cluster.apply(gpu_pod("again", wanting(gpu=1, gpumem=100), schedulingGates=[{"name": "e2e/held"}]))
+        assert names["unused"] in templates(cluster)
+    finally:
+        cluster.delete("deployment", "names-it")

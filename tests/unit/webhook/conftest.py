@@ -1,0 +1,20 @@
+"""A certificate, and an admission server with a client."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from webhook_https import CertificateFiles, certificate
+from webhook_server import Both, serving
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
+    """A certificate for 127.0.0.1."""
+    return certificate(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture
+async def both(files: CertificateFiles) -> AsyncIterator[Both]:
+    """A webhook with its own limits, and a client."""
+    async with serving(files) as pair:
+        yield pair
