@@ -13,7 +13,7 @@ The package is a house whose floors import downward only (checked by import-lint
     gpu            NVML, discovery, topology, simulated hardware
     hamicore       HAMi-core's contract: limit variables and files on the host
     kube           the Kubernetes API client
-    observe        structured logs
+    observe        structured logs, the node daemon's metrics
     files          files that are there whole or not at all
     commandline    options of commands, from settings
     api            names, errors, settings, GpuConfig: what users read and write

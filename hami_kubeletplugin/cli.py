@@ -11,6 +11,7 @@ import typer
 from hami_kubeletplugin import __version__, show
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Hardware, Identity, Settings, Sharing
+from hami_kubeletplugin.claims.inforce import loaded_now
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.commandline import given_only, options
@@ -84,11 +85,16 @@ def devices(
 @app.command()
 @options(Identity)
 def claims(output: OutputOption = Output.table, **given: Any) -> None:
-    """Show what is prepared on this node, for which containers, with which limits. Works beside a running daemon."""
-    records = Records(Identity.checked(**given_only(given)).plugin_dir / "claims")
-    found = list(records.all())
+    """Show what is prepared on this node, for which containers, with which limits. Works beside a running daemon.
+
+    LOADED BY is how many of the containers' processes have HAMi-core loaded now, as far as they can be seen.
+    """
+    settings = Identity.checked(**given_only(given))
+    found = list(Records(settings.plugin_dir / "claims").all())
     prepared = [record for record in found if isinstance(record, Prepared)]
-    typer.echo(show.claims_json(prepared) if output is Output.json else show.claims_table(prepared))
+    running = loaded_now(prepared, settings.hami_dir)
+    shown = show.claims_json if output is Output.json else show.claims_table
+    typer.echo(shown(prepared, running))
     for error in found:
         if isinstance(error, HamiError):
             typer.echo(str(error), err=True)

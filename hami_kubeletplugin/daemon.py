@@ -3,6 +3,7 @@
 hardware ──inventory──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── upkeep
+processes of containers ──> in force ──events──> API server
 """
 
 import asyncio
@@ -10,10 +11,12 @@ import contextlib
 import gc
 import signal
 import time
+from collections.abc import AsyncIterator
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.claims.inforce import InForce
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
@@ -111,6 +114,13 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             grace=settings.stale_grace,
             clock=time.monotonic,
         )
+        in_force = InForce(
+            records=records,
+            api=api,
+            hami_dir=settings.hami_dir,
+            driver=settings.driver_name,
+            node=settings.node_name,
+        )
         server = KubeletServer(settings, claims, publisher, lock)
         await asyncio.to_thread(_open, records, specs, host)
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
@@ -118,17 +128,40 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            async with asyncio.TaskGroup() as tasks:
+            metrics = _metrics(settings.metrics_address, host, publisher, in_force)
+            async with metrics, asyncio.TaskGroup() as tasks:
                 tasks.create_task(hardware.run(), name="hardware")
                 tasks.create_task(publisher.run(), name="publisher")
                 tasks.create_task(server.run(), name="kubelet")
                 tasks.create_task(upkeep.run(settings.stale_interval), name="upkeep")
                 tasks.create_task(upkeep.watch(SPEC_WATCH), name="specs")
+                tasks.create_task(in_force.run(settings.container_interval), name="in force")
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
         finally:
             await claims.drain()
+
+
+@contextlib.asynccontextmanager
+async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force: InForce) -> AsyncIterator[None]:
+    """Serve metrics while the context is open, if they are wanted."""
+    if not address:
+        yield
+        return
+    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415 - 2.5 MB that not everybody needs
+
+    def facts() -> metrics.Facts:
+        installed = host.installed
+        renewal = installed.renewal if installed else None
+        core = (
+            (installed.version or "", renewal.layout.name if renewal else "", installed.digest) if installed else None
+        )
+        return metrics.Facts(core, renewal is not None, in_force.not_limited, publisher.published_at)
+
+    async with metrics.served(address, facts) as port:
+        log.info("serving metrics", port=port)
+        yield
 
 
 def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:

@@ -5,9 +5,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
+from hami_kubeletplugin.claims.inforce import Loaded
 from hami_kubeletplugin.claims.prepared import Prepared, Storage
 from hami_kubeletplugin.commandline import table
 from hami_kubeletplugin.kube import quantity
+
+Running = Mapping[tuple[str, str, int], Loaded]
+"""By namespace, name and index of use."""
 
 _KEPT: Final[Mapping[Storage, str]] = {"region": "region", "directory": "variables", "tmpfs": "variables", "none": "-"}
 """In variables only: a process without its environment is not limited."""
@@ -35,9 +39,14 @@ def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
     return table(rows)
 
 
-def claims_table(claims: Iterable[Prepared]) -> str:
-    """Prepared claims as a table, a line for each share."""
-    rows = [["CLAIM", "REQUEST", "DEVICE", "MEMORY", "CORES", "LIMIT IN", "CONTAINERS"]]
+def claims_table(claims: Iterable[Prepared], running: Running | None = None) -> str:
+    """Prepared claims as a table, a line for each share.
+
+    Args:
+        claims: The claims.
+        running: What is known of their containers' processes.
+    """
+    rows = [["CLAIM", "REQUEST", "DEVICE", "MEMORY", "CORES", "LIMIT IN", "LOADED BY", "CONTAINERS"]]
     for claim in claims:
         for share in claim.shares:
             use = claim.uses[share.use]
@@ -49,12 +58,25 @@ def claims_table(claims: Iterable[Prepared]) -> str:
                     "unlimited" if use.admin else f"{share.memory_mib}Mi",
                     "unlimited" if use.admin or not share.cores else f"{share.cores}%",
                     _KEPT[claim.storage(use)],
+                    _loaded((running or {}).get((claim.namespace, claim.name, share.use))),
                     ", ".join(use.containers) or "-",
                 ]
             )
     return table(rows)
 
 
-def claims_json(claims: Iterable[Prepared]) -> str:
-    """Prepared claims as JSON."""
-    return json.dumps([claim.model_dump() for claim in claims], indent=2)
+def claims_json(claims: Iterable[Prepared], running: Running | None = None) -> str:
+    """Prepared claims as JSON; each use has its `processes`, and how many of them have `loaded` HAMi-core, null if unknown."""
+    found = []
+    for claim in claims:
+        dumped = claim.model_dump()
+        for index, use in enumerate(dumped["uses"]):
+            seen = (running or {}).get((claim.namespace, claim.name, index))
+            use |= {"processes": seen.processes if seen else None, "loaded": seen.loaded if seen else None}
+        found.append(dumped)
+    return json.dumps(found, indent=2)
+
+
+def _loaded(seen: Loaded | None) -> str:
+    """How many processes have HAMi-core. Without one of them there is no limit."""
+    return f"{seen.loaded or 'NONE'} of {seen.processes}" if seen else "-"

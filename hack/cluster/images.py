@@ -2,8 +2,9 @@
 
     images.py OUTPUT_DIR
 
-Makes localhost/pause:1 (the pod sandbox), localhost/busybox:1 and localhost/glibc:1 (a dynamically linked shell and
-coreutils, so that /etc/ld.so.preload takes effect in it). Load each with `ctr -n k8s.io images import FILE`.
+Makes localhost/pause:1 (the pod sandbox), localhost/busybox:1, localhost/glibc:1 (a dynamically linked shell and coreutils, so
+that /etc/ld.so.preload takes effect in it) and localhost/variables:1, the same with variables that break HAMi-core's limits. Load
+each with `ctr -n k8s.io images import FILE`.
 """
 
 import hashlib
@@ -16,12 +17,30 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 PASSWD = b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
-GLIBC_PROGRAMS = ("bash", "cat", "chmod", "cp", "env", "grep", "id", "ls", "od", "rm", "sleep", "sort", "stat", "touch")
+GLIBC_PROGRAMS = (
+    "bash",
+    "cat",
+    "chmod",
+    "cp",
+    "env",
+    "grep",
+    "id",
+    "ls",
+    "mkdir",
+    "mv",
+    "od",
+    "rm",
+    "sleep",
+    "sort",
+    "stat",
+    "touch",
+)
+VARIABLES = ("CUDA_VISIBLE_DEVICES=1", "GPU_CORE_UTILIZATION_POLICY=disable", "CUDA_REDIRECT=/lib/libcuda.so.1")
 PAUSE = """\
 #include <signal.h>
 #include <unistd.h>
@@ -52,7 +71,13 @@ def _layer(files: Mapping[str, bytes | str], links: Mapping[str, str]) -> bytes:
 
 
 def write_image(
-    folder: Path, name: str, command: list[str], files: Mapping[str, bytes | str], links: Mapping[str, str]
+    folder: Path,
+    name: str,
+    command: list[str],
+    files: Mapping[str, bytes | str],
+    links: Mapping[str, str],
+    *,
+    env: Sequence[str] = (),
 ) -> None:
     """Write `name` as a docker archive into `folder`; the same content gives the same bytes."""
     layer = _layer(files, links)
@@ -60,7 +85,7 @@ def write_image(
         {
             "architecture": ARCHITECTURES[platform.machine()],
             "os": "linux",
-            "config": {"Cmd": command, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]},
+            "config": {"Cmd": command, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", *env]},
             "rootfs": {"type": "layers", "diff_ids": ["sha256:" + hashlib.sha256(layer).hexdigest()]},
             "history": [{"created_by": "images.py"}],
         }
@@ -96,7 +121,7 @@ def _with_libraries(programs: Mapping[str, str]) -> dict[str, bytes | str]:
 
 
 def main(folder: Path) -> None:
-    """Make all three images."""
+    """Make all images."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as tmp:
         source, pause = Path(tmp, "pause.c"), Path(tmp, "pause")
@@ -109,7 +134,9 @@ def main(folder: Path) -> None:
     applets = {f"bin/{applet}": "busybox" for applet in listing.split() if applet != "busybox"}
     write_image(folder, "localhost/busybox:1", ["/bin/sh"], common | _with_libraries({"bin/busybox": busybox}), applets)
     programs = {f"bin/{name}": _program(name) for name in GLIBC_PROGRAMS}
-    write_image(folder, "localhost/glibc:1", ["/bin/sh"], common | _with_libraries(programs), {"bin/sh": "bash"})
+    files, links = common | _with_libraries(programs), {"bin/sh": "bash"}
+    write_image(folder, "localhost/glibc:1", ["/bin/sh"], files, links)
+    write_image(folder, "localhost/variables:1", ["/bin/sh"], files, links, env=VARIABLES)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,10 @@ class Identity(Options):
         Path(),
         description="Socket, lock and claim records; the same path in and out. Default: /var/lib/kubelet/plugins/<driver>.",
     )
+    hami_dir: Path = Field(
+        Path("/usr/local/vgpu"),
+        description="HAMi-core's files on the host (library, preload file, lock, caches); the same path in and out.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -99,10 +103,6 @@ class Settings(Sharing, Hardware, Identity):
         description="The kubelet's plugin registry; the same path in and out.",
     )
     cdi_dir: Path = Field(Path("/var/run/cdi"), description="Where the container runtime looks for CDI specs.")
-    hami_dir: Path = Field(
-        Path("/usr/local/vgpu"),
-        description="HAMi-core's files on the host (library, preload file, lock, caches); the same path in and out.",
-    )
     hami_core: Path = Field(
         Path("/usr/local/lib/hami"),
         description="HAMi-core: a libvgpu.so, or a directory with several (libvgpu.so*); versions.json beside it says which.",
@@ -138,11 +138,22 @@ class Settings(Sharing, Hardware, Identity):
     health_interval: float = Field(
         10.0, gt=0, le=25, description="Seconds between health reports; the kubelet forgets a device after 30."
     )
+    container_interval: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds between looks at the processes of GPU containers: one is reported in which none has loaded "
+        "HAMi-core at two looks.",
+    )
     stale_interval: float = Field(600.0, gt=0, description="Seconds between looks for stale claims.")
     stale_grace: float = Field(
         300.0, ge=0, description="Seconds that a claim must have been stale for before it is unprepared."
     )
     lock_timeout: float = Field(15.0, ge=0, description="Seconds to wait for a predecessor that is still stopping.")
+    metrics_address: str = Field(
+        "",
+        pattern=r"^(.*:[0-9]{1,5})?$",
+        description="HOST:PORT, or :PORT for all addresses, to serve /metrics at for Prometheus. Default: nowhere.",
+    )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
 

@@ -73,10 +73,10 @@ def render(
         ClaimError: A GPU is gone, or the driver's libcuda would not be in the container.
     """
     limited = any(not use.admin for use in prepared.uses)
-    if limited and not edits.libcuda:
+    if limited and edits.no_libcuda is not None:
         raise ClaimError(
-            f"{prepared.ref}: the driver's edits mount no libcuda.so, and with HAMi-core's preload file every program of "
-            "the container would die; repair the driver installation (nvidia-ctk cdi generate has to list libcuda)"
+            f"{prepared.ref}: without libcuda and with HAMi-core's preload file every program of the container would die. "
+            f"{edits.no_libcuda}"
         )
     files = {name: region_files(hami_dir, prepared.uid, name, region) for name, region in made.items()}
     devices: list[Device] = []

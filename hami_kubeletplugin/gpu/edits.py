@@ -4,11 +4,23 @@ Three sources, chosen by `--driver-edits`: `toolkit` (see `toolkit.py`) writes e
 it to the NVIDIA container runtime, `none` to whoever set up the node.
 """
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Final, Literal, Protocol
 
 from hami_kubeletplugin.api.cdi import ContainerEdits
+from hami_kubeletplugin.gpu.libcuda import LIBCUDA, find_libcuda
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+_NOT_INJECTED: Final = (
+    f"--driver-edits=runtime, but the NVIDIA container runtime has put no {LIBCUDA} into the daemon's own container, so it may "
+    "put none into others: give the DaemonSet runtimeClassName nvidia and NVIDIA_VISIBLE_DEVICES=all, and leave "
+    "NVIDIA_DRIVER_CAPABILITIES unset or include compute in it; or use --driver-edits=toolkit"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +34,14 @@ class DriverEdits:
         per_gpu: For each GPU, by UUID.
         visible: What NVIDIA_VISIBLE_DEVICES must say: `void` keeps an NVIDIA runtime from injecting all a second time, `uuids`
             asks it to inject the container's GPUs. The variable is never in the edits.
-        libcuda: Whether libcuda.so.1 will be in the container. Without it HAMi-core must not be preloaded: linked against
-            libcuda as it is, every program there would die.
+        no_libcuda: Why libcuda.so.1 may not be in the container, and what to do; None if it will be. Without it HAMi-core must
+            not be preloaded: linked against libcuda as it is, every program there would die.
     """
 
     common: ContainerEdits = field(default_factory=ContainerEdits)
     per_gpu: Mapping[str, ContainerEdits] = field(default_factory=dict)
     visible: Literal["void", "uuids"] = "void"
-    libcuda: bool = True
+    no_libcuda: str | None = None
 
 
 class DriverEditsSource(Protocol):
@@ -58,9 +70,24 @@ class RuntimeDriverEdits:
     """`--driver-edits=runtime`: the NVIDIA container runtime is the node's default, or the pod's runtime class.
 
     It injects what NVIDIA_VISIBLE_DEVICES names, libcuda with it as long as the image's NVIDIA_DRIVER_CAPABILITIES include
-    `compute`, which is the default.
+    `compute`, which is the default. That it does is shown by the daemon's own container, or its host, having libcuda.
+
+    Args:
+        find: Where libcuda.so.1 is here, if anywhere; asked until it is found, in a thread.
     """
+
+    def __init__(self, find: Callable[[], Path | None] = find_libcuda) -> None:
+        self._find = find
+        self._found: Path | None = None
 
     async def edits(self, uuids: Collection[str]) -> DriverEdits:
         """Nothing but the variable, which the caller sets."""
-        return DriverEdits(per_gpu={uuid: ContainerEdits() for uuid in uuids}, visible="uuids")
+        if self._found is None:
+            self._found = await asyncio.to_thread(self._find)
+            if self._found is not None:
+                log.info("the NVIDIA container runtime brings the driver", library=str(self._found))
+        return DriverEdits(
+            per_gpu={uuid: ContainerEdits() for uuid in uuids},
+            visible="uuids",
+            no_libcuda=None if self._found else _NOT_INJECTED,
+        )

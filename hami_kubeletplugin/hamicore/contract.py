@@ -25,6 +25,8 @@ CACHE_FILE: Final = "vgpu.cache"
 CONTAINER_REGION: Final = "/tmp/cudevshr.cache"  # noqa: S108 - the library's default
 """Where the library looks for its region without any variable (multiprocess_memory_limit.h:28): a region that we made is
 mounted here, so that a process with an empty environment finds it."""
+CONTAINER_OVERRIDES: Final = "/overrideEnv"
+"""Variables in this file win over those of the environment, from a process's first NVML call on (nvml/hook.c:307)."""
 TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
 """Values of CUDA_TASK_PRIORITY, in the region too."""
 
@@ -74,6 +76,8 @@ def variables(
         # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
         "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(len(limits))),
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": region,
+        # As it is without the variable; with another value the library would look its functions up there (libvgpu.c:95).
+        "CUDA_REDIRECT": CONTAINER_LIBRARY,
         "GPU_CORE_UTILIZATION_POLICY": core_policy or "default",
         "CUDA_TASK_PRIORITY": TASK_PRIORITY[priority or "low"],
     }

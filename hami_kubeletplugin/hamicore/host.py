@@ -58,6 +58,7 @@ class Installed:
         library, preload, lock_dir: Host paths.
         version: The library's version; None if unknown.
         renewal: How regions are made; None if they can't be, so that limits are in variables only.
+        digest: SHA-256 of the library, hexadecimal.
     """
 
     library: Path
@@ -65,6 +66,7 @@ class Installed:
     lock_dir: Path
     version: str | None = None
     renewal: Renewal | None = None
+    digest: str = ""
 
 
 class HostFiles:
@@ -80,6 +82,12 @@ class HostFiles:
         self._lock = threading.Lock()
         self._state: tuple[Installed, dict[Path, _Print]] | None = None
         self._said: str | None = None
+
+    @property
+    def installed(self) -> Installed | None:
+        """What was last found to be there, or made; None if that failed. Never blocks."""
+        state = self._state
+        return state[0] if state else None
 
     def check(self) -> Installed:
         """What each prepare asks for: the files are there as they were installed, or they are made so.
@@ -138,6 +146,7 @@ class HostFiles:
             self._hami_dir / "lock",
             library.release.version,
             renewal,
+            library.release.digest,
         )
         directory(folder, 0o755)
         directory(installed.lock_dir, 0o1777)

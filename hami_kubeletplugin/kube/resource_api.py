@@ -61,6 +61,16 @@ class KubeClient(Client):
         query = {"resourceVersion": "0"} if cached else None
         return await self.ask(Call("get", "pods", path, f"{namespace}/{name}", query))
 
+    async def create_event(self, obj: Mapping[str, Any]) -> Object:
+        """Create an Event, in the namespace of what it is about.
+
+        Raises:
+            ApiConflict: There is one of that name.
+        """
+        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        path = f"/api/v1/namespaces/{segment(namespace)}/events"
+        return await self.ask(Call("create", "events", path, f"{namespace}/{name}"), obj)
+
     async def get_node(self, name: str) -> Object:
         """A node.
 

@@ -4,6 +4,7 @@ Pure, from the pod to what is made of it:
 
     demand         a container's resources -> how much of how many GPUs (HAMi's rules)
     selection      a pod's annotations -> which GPUs
+    hazards        variables and volumes that meet HAMi-core's own -> warnings, or a refusal
     cel            expressions for ResourceSlice devices, escaped and guarded
     template       demand + selection -> ResourceClaimTemplate, named by its content
     convert        pod -> templates + JSON patch + warnings

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.demand import Amounts, Container, Demand, demand
+from hami_kubeletplugin.webhook.hazards import hazards
 from hami_kubeletplugin.webhook.selection import Selection, selection
 from hami_kubeletplugin.webhook.template import GpuSize, Template, template
 
@@ -113,7 +114,7 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
                 f"{path}: asks for no GPU, so {', '.join(_amounts(place, container, rules, where).names())} is left out"
             )
             continue
-        warnings += wanted.notes
+        warnings += (*wanted.notes, *hazards(container, path))
         try:
             made = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
         except AdmissionError as error:

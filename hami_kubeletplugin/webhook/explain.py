@@ -30,7 +30,7 @@ def explain(change: Change, rules: Conversion) -> Iterator[str]:
         yield from (f"    {line}" for line in _container(use, container, rules))
         yield from (f"    {line}" for line in _lifetime(use, container, converted))
     yield from (f"  {line}" for line in _pod(change, rules))
-    yield from (f"  not kept: {warning}" for warning in converted.warnings)
+    yield from (f"  warning: {warning}" for warning in converted.warnings)
 
 
 def _claim(use: Use) -> str:

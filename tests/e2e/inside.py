@@ -46,6 +46,12 @@ def look(cluster: Cluster, pod: str, container: str = "main") -> Inside:
     return read(cluster.run_in(pod, container, "sh", "-c", LOOK))
 
 
+def look_cleared(cluster: Cluster, pod: str, container: str = "main") -> Inside:
+    """What the library tells a process that was started without any variable."""
+    text = cluster.run_in(pod, container, "env", "-i", "VGPU_REPORT=1", "sleep", "0")
+    return Inside(env={}, preload="", mounts={}, report=_pairs(text.splitlines()))
+
+
 def read(text: str) -> Inside:
     """Understand the output of LOOK."""
     assert "## end" in text, f"the script did not get to its end:\n{text}"

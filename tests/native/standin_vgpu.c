@@ -29,7 +29,9 @@
 #include "region_layouts.h"
 
 #define MAJOR 1
-#define MINOR 2
+#ifndef MINOR
+#define MINOR 2 /* 1: releases up to 2.8.0, which have no start_lock */
+#endif
 #define DEFAULT_PATH "/tmp/cudevshr.cache"
 #define OWN_PATH "/usr/local/vgpu/libvgpu.so"
 #define LOCK_PATH "/tmp/vgpulock/lock"
@@ -198,7 +200,9 @@ static void initialise(const uint64_t *memory, const uint64_t *cores) {
     memcpy(region->memory, memory, sizeof region->memory);
     memcpy(region->cores, cores, sizeof region->cores);
     make_free(&region->lock);
+#if MINOR >= 2
     make_free(&region->start_lock);
+#endif
     region->utilization_switch = 1;
     region->recent_kernel = 2;
     region->process_count = 0;
@@ -230,8 +234,10 @@ static void join_region(const uint64_t *memory, const uint64_t *cores) {
     else if (!first && size != expected)
         printf("error=size %s: %lld instead of %lld bytes\n", path, (long long)size, (long long)expected);
     take_slot();
+#if MINOR >= 2
     take(&region->start_lock, "start_lock");
     give(&region->start_lock);
+#endif
 }
 
 static void show_region(const uint64_t *memory, const uint64_t *cores) {

@@ -42,6 +42,12 @@ def fields(made: Any) -> tuple[Any, Any]:
 
 
 PRIVILEGED = {"securityContext": {"privileged": True}}
+SCRATCH = [{"name": "scratch", "emptyDir": {}}]
+
+
+def mounting(path: str) -> Any:
+    """A GPU container with a volume there."""
+    return {**wanting(gpu=1), "volumeMounts": [{"name": "scratch", "mountPath": path}]}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +57,14 @@ PRIVILEGED = {"securityContext": {"privileged": True}}
         (
             gpu_pod("p", wanting(gpu=1), {**container("other"), **PRIVILEGED}),
             ["spec.containers[1].securityContext.privileged"],
+        ),
+        (
+            gpu_pod("p", mounting("/overrideEnv"), volumes=SCRATCH),
+            ["spec.containers[0].volumeMounts[0].mountPath", "could lift the limit"],
+        ),
+        (
+            gpu_pod("p", mounting("/etc/ld.so.preload/x"), volumes=SCRATCH),
+            ["spec.containers[0].volumeMounts[0].mountPath", "could not start"],
         ),
         (gpu_pod("p", wanting(gpu=1), nodeName="node-1"), ["spec.nodeName", "kubernetes.io/hostname"]),
         (gpu_pod("p", wanting(gpu=17)), ["spec.containers[0].resources.limits[nvidia.com/gpu]", "'17'", "0 to 16"]),
@@ -80,6 +94,21 @@ def test_what_cant_be_kept_is_refused(cluster: Cluster, webhook: Webhook, made: 
     message = refusal(cluster, made)
     assert 'admission webhook "pods.hami.io" denied the request' in message
     assert all(word in message for word in words), message
+
+
+def test_stray_variables_and_volumes_are_warned_about(cluster: Cluster, webhook: Webhook) -> None:
+    """Who creates a pod with variables or volumes that meet HAMi-core's own reads what becomes of them."""
+    env = [{"name": name, "value": "1"} for name in ("CUDA_VISIBLE_DEVICES", "LD_PRELOAD")]
+    made = json.dumps(gpu_pod("p", {**mounting("/tmp"), "env": env}, volumes=SCRATCH))
+    with pytest.raises(KubectlFailed) as warned:
+        cluster.kubectl("create", "--dry-run=server", "--warnings-as-errors", "-f", "-", stdin=made)
+    lines = str(warned.value).splitlines()
+    for path, words in (
+        ("env[0]: 'CUDA_VISIBLE_DEVICES'", "the driver's own value wins"),
+        ("env[1]: 'LD_PRELOAD'", "loaded before HAMi-core"),
+        ("volumeMounts[0].mountPath: '/tmp'", "the limit holds"),
+    ):
+        assert any(f"Warning: spec.containers[0].{path}" in line and words in line for line in lines), lines
 
 
 def test_a_dry_run_leaves_nothing(cluster: Cluster, webhook: Webhook) -> None:

@@ -170,7 +170,7 @@ async def test_a_bug_of_ours_fails_one_claim_and_is_named(node: Node, one: Json)
 
 async def test_driver_edits_that_fail_refuse_the_claim(node: Node, one: Json) -> None:
     """No libcuda: refused; edits in order again: prepared."""
-    node.edits.made = driver_edits([UUID[0]], libcuda=False)
+    node.edits.made = driver_edits([UUID[0]], no_libcuda="mount no libcuda.so")
     assert "mount no libcuda.so" in refusal((await node.prepare(one))[0])
     assert node.snapshot() == {}
     node.edits.made = None

@@ -268,10 +268,8 @@ def test_runtime_mode_names_the_containers_gpus() -> None:
 
 def test_without_libcuda_the_claim_is_refused() -> None:
     """The preload file without libcuda kills every program of the container."""
-    with pytest.raises(
-        ClaimError, match=r"claim default/c: the driver's edits mount no libcuda\.so.*would die; repair"
-    ):
-        rendered(prepared(claim("c", FOUR), container("x", "c")), edits=driver_edits([], libcuda=False))
+    with pytest.raises(ClaimError, match=r"claim default/c: without libcuda .* would die\. Mend the runtime"):
+        rendered(prepared(claim("c", FOUR), container("x", "c")), edits=driver_edits([], no_libcuda="Mend the runtime"))
 
 
 ADMIN = [result(i, None, None, request=f"r{i}", share=None, adminAccess=True) for i in (0, 2)]
@@ -280,7 +278,7 @@ ADMIN = [result(i, None, None, request=f"r{i}", share=None, adminAccess=True) fo
 def test_admin_access_shows_devices_and_limits_nothing() -> None:
     """No HAMi-core at all: neither variables nor mounts, so no libcuda is needed either."""
     made = prepared(claim("c", ADMIN), container("x", "c"))
-    spec = rendered(made, edits=driver_edits([share.uuid for share in made.shares], libcuda=False))
+    spec = rendered(made, edits=driver_edits([share.uuid for share in made.shares], no_libcuda="Mend the runtime"))
     seen = inject([spec], ids(spec))
     assert seen.gpus == tuple(sorted((UUID[0], UUID[2])))
     assert not [name for name in seen.env if name.startswith(("CUDA_", "GPU_CORE", "LIBCUDA"))]

@@ -1,13 +1,17 @@
 """What the toolkit prints becomes edits that fit into our specs, or a refusal that names the field."""
 
 import json
+import platform
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.edits import NoDriverEdits, RuntimeDriverEdits
+from hami_kubeletplugin.gpu.libcuda import find_libcuda
 from hami_kubeletplugin.gpu.toolkit_spec import decode
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
@@ -110,9 +114,60 @@ def test_output_that_can_not_be_passed_on_safely_is_refused(output: bytes, field
         decode(output)
 
 
-async def test_mode_none_and_runtime_add_nothing() -> None:
+async def test_mode_none_and_runtime_add_nothing(tmp_path: Path) -> None:
     """Both leave the driver to others; runtime asks the NVIDIA runtime for the GPUs by UUID."""
-    none, runtime = await NoDriverEdits().edits([UUID]), await RuntimeDriverEdits().edits([UUID])
+    none, runtime = (
+        await NoDriverEdits().edits([UUID]),
+        await RuntimeDriverEdits(lambda: tmp_path).edits([UUID]),
+    )
     for edits in (none, runtime):
-        assert (edits.common, edits.per_gpu, edits.libcuda) == ({}, {UUID: {}}, True)
+        assert (edits.common, edits.per_gpu, edits.no_libcuda) == ({}, {UUID: {}}, None)
     assert (none.visible, runtime.visible) == ("void", "uuids")
+
+
+async def test_mode_runtime_needs_libcuda_in_the_daemons_own_container(tmp_path: Path) -> None:
+    """Without it the edits say what the DaemonSet lacks; it is looked for each time until it is there, and then believed."""
+    source = RuntimeDriverEdits(lambda: find_libcuda(tmp_path))
+    missing = (await source.edits([UUID])).no_libcuda or ""
+    assert all(word in missing for word in ("libcuda.so.1", "runtimeClassName nvidia", "NVIDIA_VISIBLE_DEVICES=all"))
+    folder = tmp_path / "usr/lib64"
+    folder.mkdir(parents=True)
+    library = folder / "libcuda.so.1"
+    library.write_bytes(b"")
+    assert (await source.edits([UUID])).no_libcuda, "an empty file is what a library was once mounted onto"
+    library.write_bytes(b"\x7fELF...")
+    assert (await source.edits([UUID])).no_libcuda is None
+    library.unlink()
+    assert (await source.edits([UUID])).no_libcuda is None
+
+
+def test_libcuda_is_found_as_the_loader_finds_it(tmp_path: Path) -> None:
+    """In the loader's directories, links followed, or where ld.so.cache says; not where the cache names what is gone."""
+    assert find_libcuda(tmp_path) is None
+    elsewhere = tmp_path / "opt/driver"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "libcuda.so.550.54").write_bytes(b"\x7fELF...")
+    (tmp_path / "etc").mkdir()
+    names = b"libcuda.so.1\0/gone/libcuda.so.1\0/opt/driver/libcuda.so.1\0/opt/driver/libcuda.so.1.old\0"
+    (tmp_path / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1\x03\0\0\0" + names)
+    assert find_libcuda(tmp_path) is None
+    (elsewhere / "libcuda.so.1").symlink_to("libcuda.so.550.54")
+    assert find_libcuda(tmp_path) == elsewhere / "libcuda.so.1"
+    triplet = tmp_path / f"lib/{platform.machine()}-linux-gnu"
+    triplet.mkdir(parents=True)
+    (triplet / "libcuda.so.1").write_bytes(b"\x7fELF...")
+    assert find_libcuda(tmp_path) == triplet / "libcuda.so.1"
+
+
+def test_a_real_cache_of_the_loader_is_understood(tmp_path: Path) -> None:
+    """The one that ldconfig writes names a libcuda.so.1 in a directory of ld.so.conf."""
+    folder = tmp_path / "opt/driver"
+    folder.mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/ld.so.conf").write_text("/opt/driver\n")
+    (tmp_path / "v.c").write_text("int cuInit(unsigned flags) { return (int)flags; }\n")
+    compiled = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "opt/driver/libcuda.so.550.54", "v.c"]
+    for command in (compiled, ["/sbin/ldconfig", "-r", "."]):
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    assert (folder / "libcuda.so.1").is_symlink()
+    assert find_libcuda(tmp_path) == folder / "libcuda.so.1"

@@ -109,7 +109,7 @@ def _living(group: int) -> list[str]:
 async def test_one_run_serves_until_something_changes(node: Node) -> None:
     """Edits of the GPUs asked for, and no second run for the same or other known GPUs."""
     edits = await node.edits.edits([A])
-    assert (set(edits.per_gpu), edits.visible, edits.libcuda) == ({A}, "void", True)
+    assert (set(edits.per_gpu), edits.visible, edits.no_libcuda) == ({A}, "void", None)
     assert edits.per_gpu[A] == node.nodes("nvidia0")
     assert set((await node.edits.edits([B, A])).per_gpu) == {A, B}
     assert len(node.runs) == 1

@@ -93,8 +93,11 @@ async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer, 
             "4000Mi",
             "30%",
             kept,
+            "-",
             "train/main",
         ]
+        use = json.loads(call("claims", "--plugin-dir", process.plugin_dir, "-o", "json").stdout)[0]["uses"][0]
+        assert (use["containers"], use["processes"], use["loaded"]) == (["train/main"], None, None)
         (process.plugin_dir / "claims" / f"{ref.uid}.json").write_bytes(b"{}")
         assert "damaged" in call("claims", "--plugin-dir", process.plugin_dir).stderr
 

@@ -145,7 +145,7 @@ def test_annotations_and_what_is_not_kept() -> None:
         "annotation nvidia.com/use-gputype -> only GPUs whose model contains: 'A100' or 'V100'",
         "annotation for resource.kubernetes.io/numaNode -> alike for all GPUs of a container; no effect on containers with one",
         "annotation gpu.hami.io/exclusive, or hami.io/gpu-scheduler-policy: mutex -> each GPU of this pod has nobody else on it",
-        "not kept: metadata.annotations[hami.io/node-scheduler-policy] has no effect: kube-scheduler places the pod",
+        "warning: metadata.annotations[hami.io/node-scheduler-policy] has no effect: kube-scheduler places the pod",
     ]
 
 
@@ -178,5 +178,5 @@ def test_schedulers() -> None:
 def test_resources_without_a_gpu() -> None:
     """Only a priority, or a count of 0: no claim, and it is said what was left out."""
     assert explained(container(gpu=0, gpumem=4000)) == [
-        "not kept: spec.containers[0]: asks for no GPU, so nvidia.com/gpu, nvidia.com/gpumem is left out"
+        "warning: spec.containers[0]: asks for no GPU, so nvidia.com/gpu, nvidia.com/gpumem is left out"
     ]

@@ -64,7 +64,7 @@ def test_explain_and_warnings() -> None:
         "warning: standard input, document 1 (Pod one): metadata.annotations[hami.io/gpu-scheduler-policy]"
     )
     assert "    nvidia.com/gpumem: 4000 -> 4000 MiB of each GPU\n" in explained.stderr.decode()
-    assert "  not kept: metadata.annotations[hami.io/gpu-scheduler-policy]: 'spread'" in explained.stderr.decode()
+    assert "  warning: metadata.annotations[hami.io/gpu-scheduler-policy]: 'spread'" in explained.stderr.decode()
 
 
 def test_percentages_with_named_sizes() -> None:

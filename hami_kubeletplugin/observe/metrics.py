@@ -1,0 +1,131 @@
+"""What Prometheus gets to see of the node daemon, over plain HTTP: nothing in it is secret, and nobody can change anything.
+
+Imported only where `--metrics-address` is given: prometheus_client and aiohttp's server cost memory on every node.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api.errors import SettingsError
+
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_CONNECTIONS: Final = 16
+_SECONDS: Final = 20.0
+"""So many connections, for so long, each for one request: whoever in the cluster can reach the port can't exhaust the daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is shown.
+
+    Attributes:
+        core: Version, layout and digest of HAMi-core as it is installed, each empty if unknown; None while it is not installed.
+        in_region: Whether new containers get a region that we made, and don't depend on variables.
+        not_limited: Running containers in which no process has loaded HAMi-core; None if that can't be told.
+        published_at: UNIX time at which the ResourceSlices were last found, or made, right; None: never yet.
+    """
+
+    core: tuple[str, str, str] | None
+    in_region: bool
+    not_limited: int | None
+    published_at: float | None
+
+
+class _Node(Collector):
+    def __init__(self, facts: Callable[[], Facts]) -> None:
+        self._facts = facts
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        facts = self._facts()
+        build = GaugeMetricFamily("hami_kubeletplugin_build_info", "1, for its labels.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        core = GaugeMetricFamily(
+            "hami_core_info",
+            "1, for its labels: the library that new containers get; what is not known is empty.",
+            labels=["version", "layout", "digest"],
+        )
+        if facts.core is not None:
+            core.add_metric(facts.core, 1)
+        yield core
+        yield GaugeMetricFamily(
+            "hami_limits_in_region",
+            "1 if new containers get their limits in a region made by the driver, 0 if in variables only.",
+            float(facts.in_region),
+        )
+        yield GaugeMetricFamily(
+            "hami_containers_not_limited",
+            "Running containers in which no process has loaded HAMi-core; NaN if processes can't be seen.",
+            math.nan if facts.not_limited is None else facts.not_limited,
+        )
+        yield GaugeMetricFamily(
+            "hami_slices_published_timestamp_seconds",
+            "UNIX time at which the ResourceSlices were last found, or made, right; 0: never since the start.",
+            facts.published_at or 0.0,
+        )
+
+
+@contextlib.asynccontextmanager
+async def served(address: str, facts: Callable[[], Facts]) -> AsyncIterator[int]:
+    """Serve `/metrics` for as long as the context is open; gives the port.
+
+    Args:
+        address: `HOST:PORT`; an empty host means all addresses, port 0 any free port.
+        facts: Asked for each answer.
+
+    Raises:
+        SettingsError: The address can't be used.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Node(facts))
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if request.path != "/metrics":
+            response = web.Response(status=HTTPStatus.NOT_FOUND, text="there is /metrics\n")
+        elif request.method not in {"GET", "HEAD"}:
+            response = web.Response(
+                status=HTTPStatus.METHOD_NOT_ALLOWED, text="GET it\n", headers={"Allow": "GET, HEAD"}
+            )
+        else:
+            response = web.Response(body=generate_latest(registry), headers={"Content-Type": _CONTENT_TYPE})
+        response.force_close()
+        return response
+
+    http = web.Server(answer, access_log=None)
+    loop = asyncio.get_running_loop()
+
+    def connection() -> asyncio.Protocol:
+        if len(http.connections) >= _CONNECTIONS:
+            return _Refused()
+        made = http()
+        loop.call_later(_SECONDS, made.force_close)
+        return made
+
+    host, _, port = address.rpartition(":")
+    try:
+        server = await loop.create_server(connection, host.strip("[]") or None, int(port))
+    except (OSError, OverflowError) as error:
+        raise SettingsError(f"--metrics-address {address} can't be listened on: {error}; choose another") from error
+    try:
+        yield int(server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        await http.shutdown(timeout=1.0)
+
+
+class _Refused(asyncio.Protocol):
+    """One connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

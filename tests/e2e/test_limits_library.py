@@ -1,0 +1,96 @@
+"""Libraries of several versions, and of none that is known."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster import REPOSITORY, Cluster
+from e2e.daemon import Daemon
+from e2e.inside import Inside, look, look_cleared
+from e2e.manifests import container, pod, request, template
+from e2e.test_limits_restart import container_ids, restarted
+
+LIBRARY = "/usr/local/vgpu/libvgpu.so"
+SOURCE = REPOSITORY / "tests" / "native" / "standin_vgpu.c"
+
+
+@pytest.fixture
+def other_daemon(daemon: Daemon) -> Iterator[Daemon]:
+    """The daemon, stopped, to be started with other libraries; the usual one again afterwards."""
+    assert daemon.stop() == 0
+    yield daemon
+    daemon.restart()
+
+
+@pytest.fixture
+def libraries(library: Path, tmp_path: Path) -> Path:
+    """A folder with two releases, whose regions differ: 2.8.0 and 2.10.0."""
+    (tmp_path / "libvgpu.so.2.10.0").write_bytes(library.read_bytes())
+    old = tmp_path / "libvgpu.so.2.8.0"
+    command = ["gcc", "-std=c11", "-shared", "-fPIC", "-DMINOR=1", "-o", str(old), str(SOURCE)]
+    subprocess.run(command, check=True, timeout=60)
+    entries = [
+        {"sha256": sha256(path.read_bytes()).hexdigest(), "version": path.name.removeprefix("libvgpu.so.")}
+        for path in tmp_path.glob("libvgpu.so.*")
+    ]
+    (tmp_path / "versions.json").write_text(json.dumps(entries))
+    return tmp_path
+
+
+def claims() -> list[dict[str, Any]]:
+    """What `hami-kubeletplugin claims` tells."""
+    command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), "claims", "--output", "json"]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=30)
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def digest_of(inside: Inside) -> str:
+    """The end of the host's name for the library that a container has mounted."""
+    return inside.mounts[LIBRARY].source.rpartition(".")[2]
+
+
+def test_an_update_of_the_library(other_daemon: Daemon, cluster: Cluster, libraries: Path) -> None:
+    """A running container keeps its library and region; started again it has the new ones, which fit together as well."""
+    digests = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in libraries.glob("libvgpu.so.*")}
+    other_daemon.start("--hami-core", str(libraries), "--hami-core-version", "2.8.0")
+    cluster.apply(
+        template("t", request(memory="1000Mi")),
+        pod("p", container(claims=["gpu"]), templates={"gpu": "t"}),
+    )
+    before = container_ids(cluster, "p")
+    assert other_daemon.stop() == 0
+    other_daemon.start("--hami-core", str(libraries))
+    for version in ("2.8.0", "2.10.0"):
+        inside = look(cluster, "p")
+        assert digest_of(inside) == digests[f"libvgpu.so.{version}"]
+        assert "error" not in inside.report
+        assert inside.limits == look_cleared(cluster, "p").limits == [(1000, 0)]
+        if version == "2.8.0":
+            cluster.kill_container(before["main"])
+            restarted(cluster, "p", before, "main")
+    assert [found["library"] for found in claims()] == ["2.10.0"]
+
+
+def test_a_library_that_nobody_knows(other_daemon: Daemon, cluster: Cluster, library: Path, tmp_path: Path) -> None:
+    """Its regions can't be made, so limits are in variables only; `claims` and the log say so, the latter once."""
+    (tmp_path / "libvgpu.so").write_bytes(library.read_bytes())
+    other_daemon.start("--hami-core", str(tmp_path))
+    cluster.apply(
+        template("t", request(memory="1000Mi")),
+        *(pod(name, container(claims=["gpu"]), templates={"gpu": "t"}) for name in ("p", "q")),
+    )
+    cluster.running("p", "q")
+    inside = look(cluster, "p")
+    assert inside.limits == [(1000, 0)]
+    assert inside.report["cache.first"] == "1"
+    assert look_cleared(cluster, "p").limits == []
+    assert [(found["library"], found["regions"]) for found in claims()] == [(None, False)] * 2
+    [warning] = [entry for entry in other_daemon.log() if "limits are in variables only" in entry["event"]]
+    assert "versions.json" in warning["reason"]

@@ -1,0 +1,101 @@
+"""The node daemon's page for Prometheus, over real HTTP."""
+
+import asyncio
+import contextlib
+import math
+import socket
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api.errors import SettingsError
+from hami_kubeletplugin.observe import metrics
+from hami_kubeletplugin.observe.metrics import Facts, served
+
+NOTHING = Facts(None, False, None, None)
+
+
+async def page(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str]:
+    """Status and text of an answer."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return response.status, await response.text()
+
+
+def samples(text: str) -> dict[str, tuple[dict[str, str], float]]:
+    """Labels and value by name; each has one sample at the most."""
+    families = text_string_to_metric_families(text)
+    return {sample.name: (sample.labels, sample.value) for family in families for sample in family.samples}
+
+
+async def test_what_prometheus_sees() -> None:
+    """Build, library, whether limits are in regions, containers without, and the last publishing; as they are when it asks."""
+    facts = NOTHING
+    async with served("127.0.0.1:0", lambda: facts) as port:
+        before = samples((await page(port))[1])
+        facts = Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1764450000.5)
+        after = samples((await page(port))[1])
+    assert before.pop("hami_kubeletplugin_build_info") == ({"version": __version__}, 1)
+    assert math.isnan(before.pop("hami_containers_not_limited")[1])
+    assert before == {"hami_limits_in_region": ({}, 0), "hami_slices_published_timestamp_seconds": ({}, 0)}
+    assert after == {
+        "hami_kubeletplugin_build_info": ({"version": __version__}, 1),
+        "hami_core_info": ({"version": "2.10.0", "layout": "1.2", "digest": "a" * 64}, 1),
+        "hami_limits_in_region": ({}, 1),
+        "hami_containers_not_limited": ({}, 3),
+        "hami_slices_published_timestamp_seconds": ({}, 1764450000.5),
+    }
+
+
+async def test_there_is_nothing_else() -> None:
+    """Other paths and methods are answered with what there is."""
+    async with served("127.0.0.1:0", lambda: NOTHING) as port:
+        assert await page(port, "/") == (404, "there is /metrics\n")
+        assert await page(port, method="POST") == (405, "GET it\n")
+
+
+@pytest.mark.parametrize("host", ["", "[::1]", "localhost"])
+async def test_addresses(host: str) -> None:
+    """All addresses, an IPv6 one, or a name."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        async with served(f"{host}:{port}", lambda: NOTHING) as got:
+            assert got == port
+            _, writer = await asyncio.open_connection("::1" if host == "[::1]" else "127.0.0.1", port)
+            writer.close()
+            await writer.wait_closed()
+    except SettingsError as error:
+        if "assign requested address" not in str(error) or host != "[::1]":
+            raise
+        pytest.skip("needs IPv6")
+
+
+async def test_an_address_that_is_taken() -> None:
+    """The error names the option and the reason."""
+    async with served("127.0.0.1:0", lambda: NOTHING) as port:
+        with pytest.raises(SettingsError, match=f"--metrics-address 127.0.0.1:{port} .*address already in use"):
+            async with served(f"127.0.0.1:{port}", lambda: NOTHING):
+                pass
+
+
+async def test_connections_that_only_sit_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many are taken and no more, each for a while only: they can't use up the daemon's files, and Prometheus comes again."""
+    monkeypatch.setattr(metrics, "_CONNECTIONS", 4)
+    monkeypatch.setattr(metrics, "_SECONDS", 0.5)
+    async with served("127.0.0.1:0", lambda: NOTHING) as port, contextlib.AsyncExitStack() as stack:
+        readers = []
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            readers.append(reader)
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*(reader.read() for reader in readers[4:])) == [b""] * 4
+            assert not any(reader.at_eof() for reader in readers[:4])
+            assert await asyncio.gather(*(reader.read() for reader in readers)) == [b""] * 8
+        assert (await page(port))[0] == 200
