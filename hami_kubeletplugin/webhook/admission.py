@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiError, ApiUnavailable, ReviewError
+from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiDenied, ApiError, ApiUnavailable, ReviewError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.webhook.convert import convert
-from hami_kubeletplugin.webhook.review import Answer, Review
+from hami_kubeletplugin.webhook.review import LONGEST_MESSAGE, Answer, Review
 from hami_kubeletplugin.webhook.template import GpuSize, Template
 from hami_kubeletplugin.webhook.validate import validate
 
@@ -127,7 +127,7 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
         given = await answer
     except ReviewError as error:
         given = Answer(denied=str(error), code=HTTPStatus.BAD_REQUEST)
-    except AdmissionError as error:
+    except (AdmissionError, ApiDenied) as error:
         given = Answer(denied=str(error))
     except TimeoutError:
         given = Answer(
@@ -148,7 +148,7 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
             kind=review.kind,
             namespace=review.namespace,
             name=_name(review.object or {}),
-            reason=given.denied,
+            reason=given.denied[:LONGEST_MESSAGE],
         )
     return given
 

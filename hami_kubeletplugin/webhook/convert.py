@@ -26,6 +26,8 @@ Operation = dict[str, Any]
 IGNORE_LABEL: Final = "hami.io/webhook"
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+MOST_CONTAINERS: Final = 256
+"""With GPUs, in one pod. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
 _LONGEST_LABEL: Final = 63
 
 
@@ -101,9 +103,14 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
     ]
     if not asking:
         return Converted()
+    if len(asking) > MOST_CONTAINERS:
+        raise AdmissionError(
+            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_CONTAINERS} of a pod can: make more pods of it"
+        )
     annotations = _mapping(metadata, "annotations", f"{where}metadata.")
     chosen = selection(annotations, f"{where}metadata.annotations", rules.driver_name)
     holders = []
+    made: dict[Demand, Template] = {}
     warnings = list(chosen.notes)
     for place, container in asking:
         path = f"{where}spec.{place.list}[{place.number}]"
@@ -115,10 +122,13 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
             continue
         warnings += wanted.notes
         try:
-            made = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
+            if wanted not in made:
+                made[wanted] = template(
+                    wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ()
+                )
         except AdmissionError as error:
             raise AdmissionError(f"{path}: {error}") from None
-        holders.append(_Holder(place, container, wanted, made))
+        holders.append(_Holder(place, container, wanted, made[wanted]))
     if holders:
         _refuse(spec, places, holders, where)
     uses = _uses(spec, holders, where)
