@@ -98,9 +98,7 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
     if _mapping(metadata, "labels", f"{where}metadata.").get(IGNORE_LABEL) == IGNORE:
         return Converted()
     places = list(_places(spec, where))
-    asking = [
-        (place, container) for place, container in places if any(_amounts(place, container, rules, where).names())
-    ]
+    asking = _asking(places, rules, where)
     if not asking:
         return Converted()
     if len(asking) > MOST_CONTAINERS:
@@ -139,6 +137,15 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
         uses=uses,
         selection=chosen,
     )
+
+
+def names_ours(pod: Pod, rules: Conversion) -> bool:
+    """Whether a container of this pod names one of our resources."""
+    return bool(_asking(list(_places(_mapping(pod, "spec", ""), "")), rules, ""))
+
+
+def _asking(places: Sequence[tuple[Place, Container]], rules: Conversion, where: str) -> list[tuple[Place, Container]]:
+    return [(place, container) for place, container in places if any(_amounts(place, container, rules, where).names())]
 
 
 def _refuse(
