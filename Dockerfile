@@ -1,4 +1,4 @@
-# The image of the node daemon.
+# One image for both programs: the node daemon (its entry point; daemonset.yaml) and hami-webhook (the command in webhook.yaml).
 #
 #   podman build -t hami-dra:0.1.0 .
 #

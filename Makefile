@@ -31,7 +31,7 @@ unit: .venv/.ready
 e2e: .venv/.ready ## the real cluster; says what it leaves out where it can't run
 	hack/e2e
 
-cluster: .venv/.ready ## a real one-node Kubernetes with the daemon and simulated GPUs in it, to play with
+cluster: .venv/.ready ## a real one-node Kubernetes with daemon, webhook and simulated GPUs in it, to play with
 	hack/play
 
 cluster-down:

@@ -2,14 +2,14 @@
 
 The package is a house whose floors import downward only (checked by import-linter):
 
-    cli, demo      entry points: parse settings, wire the parts, run
+    cli, demo      entry points of the node daemon: parse settings, wire the parts, run
     daemon         the parts of the node daemon in one task group
     show           tables of devices and claims for people
-    standin        a small API server, kubelet and scheduler for the demo and the unit tests
+    standin        a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
     claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover
-    webhook        pod -> claim templates + patch; the admission server, its own entry point
+    webhook        pod -> claim templates + patch; the admission server; the entry point of hami-webhook
     gpu            NVML, discovery, topology, simulated hardware
     hamicore       HAMi-core's contract: limit variables and files on the host
     kube           the Kubernetes API client

@@ -102,7 +102,7 @@ def claims(output: OutputOption = Output.table, **given: Any) -> None:
 
 @app.command()
 def demo() -> None:
-    """Show the whole way without cluster and GPU: publish, allocate, prepare, look inside, unprepare."""
+    """Show the whole way without cluster and GPU: publish, convert, allocate, prepare, look inside, unprepare."""
     from hami_kubeletplugin import demo as story  # noqa: PLC0415
 
     asyncio.run(story.tell(typer.echo))

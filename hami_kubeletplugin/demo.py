@@ -1,7 +1,8 @@
-"""The whole way without cluster and GPU, told step by step.
+"""The whole way without cluster and GPU, told step by step: from a pod as HAMi's users write it to limits in its container.
 
-Real: this daemon, its sockets, gRPC, HTTP, files and CDI specs. Standing in: the API server, the kubelet, the scheduler, the
-GPUs (`--simulate a100x8`) and the file libvgpu.so, for which some shared object of this machine is taken.
+Real: the webhook and the node daemon with their sockets, TLS, gRPC, HTTP, files and CDI specs. Standing in: the API server, the
+controller of claims, the scheduler, the kubelet, the GPUs (`--simulate a100x8`) and the file libvgpu.so, for which some shared
+object of this machine is taken.
 """
 
 import asyncio
@@ -10,23 +11,45 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hami_kubeletplugin import daemon, show
 from hami_kubeletplugin.api.claim import ClaimRef
-from hami_kubeletplugin.api.errors import HamiError
+from hami_kubeletplugin.api.errors import AdmissionError, HamiError
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.observe.log import configure
 from hami_kubeletplugin.standin.api_server import ApiServer
+from hami_kubeletplugin.standin.control_plane import create_claims, create_pod
 from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
 from hami_kubeletplugin.standin.scheduler import StandinScheduler
+from hami_kubeletplugin.webhook import service
 
 NODE = "demo-node"
+ADDRESS = "127.0.0.1"
+CONFIGURATION = "mutatingwebhookconfigurations"
 PATIENCE = 20.0
-"""Seconds for each step; all of them together take about one."""
+"""Seconds for each step; all of them together take about two."""
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: default}
+spec:
+  containers:
+  - name: main
+    image: my/cuda-program
+    resources:
+      limits: LIMITS
+"""
+TRAIN = "{cpu: '2', nvidia.com/gpu: 1, nvidia.com/gpumem: 4000, nvidia.com/gpucores: 30}"
+INFER = "{nvidia.com/gpu: 1, nvidia.com/gpumem: 8192}"
+MISTAKE = "{nvidia.com/gpu: 1, nvidia.com/gpumem: 4Gi}"
 
 Say = Callable[[str], None]
 
@@ -43,10 +66,11 @@ async def tell(say: Say) -> None:
         async with ApiServer() as api, StandinKubelet(root / "registry") as kubelet:
             settings = _settings(root, api.url)
             api.put("nodes", {"metadata": {"name": NODE}})
-            async with _daemon(settings):
+            async with _running(daemon.run(settings)), _webhook(api, settings.kubeconfig):
                 plugin = await kubelet.plugin(settings.driver_name, PATIENCE)
-                say(_title(1, "The daemon has registered with the kubelet"))
+                say(_title(1, "The daemon has registered with the kubelet, the webhook listens"))
                 say(f"driver {settings.driver_name} serves {', '.join(plugin.supported_versions)}")
+                say("the webhook has made a certificate, and put it into its configuration's caBundle")
                 await _published(api)
                 await _story(say, api, plugin, settings)
 
@@ -57,36 +81,49 @@ async def _story(say: Say, api: ApiServer, plugin: Plugin, settings: Settings) -
     say(_title(2, f"{len(devices)} GPUs are published in {len(slices)} ResourceSlice"))
     say(show.devices_table(devices))
 
+    say(_title(3, "Somebody applies a pod as for HAMi"))
+    say(_manifest("train", TRAIN).rstrip())
+    pod = await create_pod(api, yaml.safe_load(_manifest("train", TRAIN)))
+    say(_title(4, "The API server asks the webhook, and the pod becomes"))
+    say(_yaml({"spec": pod["spec"]}))
+    (template,) = api.all("resourceclaimtemplates")
+    say(
+        f"with a ResourceClaimTemplate, named by its content, for all pods that need the same:\n{_yaml(template['spec'])}"
+    )
+
+    say(_title(5, "Another one comes. Each gets a claim of its own; the scheduler puts both on the same GPU"))
     scheduler = StandinScheduler(slices)
-    say(_title(3, "Two pods ask for parts of a GPU; the scheduler puts both on the same one"))
-    train = _pod_with_claim(api, scheduler, "train", memory="4000Mi", cores="30")
-    infer = _pod_with_claim(api, scheduler, "infer", memory="8Gi", cores="0")
+    train = _allocated(api, scheduler, pod)
+    infer = _allocated(api, scheduler, await create_pod(api, yaml.safe_load(_manifest("infer", INFER))))
     for ref in (train, infer):
         result = _allocation(api, ref)["devices"]["results"][0]
         say(f"{ref}: {json.dumps(result['consumedCapacity'])} of {result['device']}")
 
-    say(_title(4, "The kubelet asks to prepare them (NodePrepareResources)"))
-    for ref, answer in zip((train, infer), (await plugin.prepare([train, infer])).values(), strict=True):
+    say(_title(6, "The kubelet asks to prepare them (NodePrepareResources)"))
+    answers = await plugin.prepare([train, infer])
+    for ref in (train, infer):
+        answer = answers[ref.uid]
         if isinstance(answer, str):
             raise HamiError(answer)
         say(f"{ref}: inject {', '.join(answer[0].cdi_ids)}")
 
-    say(_title(5, "What the containers get, from the CDI specs"))
+    say(_title(7, "What the containers get, from the CDI specs"))
     for ref in (train, infer):
         say(f"{ref}\n" + _edits(settings, ref))
 
-    say(_title(6, "A claim whose GpuConfig has a typo is refused, and its pod's event says why"))
-    typo = _pod_with_claim(api, scheduler, "typo", memory="1Gi", cores="0", config={"corePolicy": "forced"})
+    say(_title(8, "Mistakes are refused, and the message says what to mend"))
+    say(await _refused(api, _manifest("mistake", MISTAKE)))
+    typo = _claim_with_typo(api, scheduler)
     say(str((await plugin.prepare([typo]))[typo.uid]))
 
-    say(_title(7, "What is prepared on this node (hami-kubeletplugin claims)"))
+    say(_title(9, "What is prepared on this node (hami-kubeletplugin claims)"))
     records = Records(settings.plugin_dir / "claims")
     say(show.claims_table(record for record in records.all() if not isinstance(record, Exception)))
 
-    say(_title(8, "The pods are gone; the kubelet unprepares"))
+    say(_title(10, "The pods are gone; the kubelet unprepares"))
     await plugin.unprepare([train, infer, typo])
     left = [*settings.cdi_dir.iterdir(), *records.uids(), *(settings.hami_dir / "cache").glob("*")]
-    say("nothing is left" if not left else f"left over: {left}")
+    say("nothing is left on the node" if not left else f"left over: {left}")
     if left:
         raise HamiError("the demo left something over")
 
@@ -118,9 +155,9 @@ def _some_shared_object() -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _daemon(settings: Settings) -> AsyncIterator[None]:
-    """The daemon, as `run` runs it, less the signals' default."""
-    task = asyncio.create_task(daemon.run(settings))
+async def _running(program: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """One of our programs, as its `run` runs it, less the signals' default."""
+    task = asyncio.create_task(program)
     try:
         yield
     finally:
@@ -129,43 +166,63 @@ async def _daemon(settings: Settings) -> AsyncIterator[None]:
             await task
 
 
+@contextlib.asynccontextmanager
+async def _webhook(api: ApiServer, kubeconfig: Path | None) -> AsyncIterator[None]:
+    """The webhook, and the configuration by which the API server calls it."""
+    settings = WebhookSettings(kubeconfig=kubeconfig, listen=ADDRESS, port=0, tls_hosts=ADDRESS)
+    about = {"metadata": {"name": settings.configuration}}
+    api.put(CONFIGURATION, {**about, "webhooks": [{"name": "pods.hami.io", "clientConfig": {}}]})
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with _running(service.run(settings, started=port.set_result)):
+        url = f"https://{ADDRESS}:{await asyncio.wait_for(port, PATIENCE)}/mutate"
+        (configuration,) = api.all(CONFIGURATION)
+        (webhook,) = configuration["webhooks"]
+        api.put(
+            CONFIGURATION, {**about, "webhooks": [{**webhook, "clientConfig": {**webhook["clientConfig"], "url": url}}]}
+        )
+        yield
+
+
 async def _published(api: ApiServer) -> None:
     async with asyncio.timeout(PATIENCE):
         while not api.all("resourceslices"):  # noqa: ASYNC110 - told by nobody
             await asyncio.sleep(0.02)
 
 
-def _pod_with_claim(
-    api: ApiServer,
-    scheduler: StandinScheduler,
-    name: str,
-    *,
-    memory: str,
-    cores: str,
-    config: Mapping[str, Any] | None = None,
-) -> ClaimRef:
-    """Create a pod with one claim, allocated and reserved as the control plane would leave it."""
-    pod = api.put(
-        "pods",
-        {
-            "metadata": {"namespace": "default", "name": name},
-            "spec": {
-                "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
-                "containers": [{"name": "main", "resources": {"claims": [{"name": "gpu"}]}}],
-            },
-        },
-    )
-    request = {
-        "deviceClassName": "gpu.hami.io",
-        "capacity": {"requests": {"memory": memory, "cores": cores, "shares": "1000"}},
+def _manifest(name: str, limits: str) -> str:
+    return POD.replace("NAME", name).replace("LIMITS", limits)
+
+
+async def _refused(api: ApiServer, manifest: str) -> str:
+    try:
+        await create_pod(api, yaml.safe_load(manifest))
+    except AdmissionError as error:
+        return str(error)
+    raise HamiError("a pod with a mistake was created")
+
+
+def _allocated(api: ApiServer, scheduler: StandinScheduler, pod: Mapping[str, Any]) -> ClaimRef:
+    """Give a pod its claim, allocated and reserved as the control plane would leave it."""
+    (claim,) = create_claims(api, pod)
+    return _stored(api, scheduler.allocate(claim, pod))
+
+
+def _claim_with_typo(api: ApiServer, scheduler: StandinScheduler) -> ClaimRef:
+    """A claim that somebody wrote by hand, and that the webhook never saw."""
+    about = {"namespace": "default", "name": "typo"}
+    pod = api.put("pods", {"metadata": about, "spec": {"containers": []}})
+    parameters = {"apiVersion": "gpu.hami.io/v1alpha1", "kind": "GpuConfig", "corePolicy": "forced"}
+    request = {"deviceClassName": "gpu.hami.io", "capacity": {"requests": {"memory": "1Gi"}}}
+    devices = {
+        "requests": [{"name": "gpu", "exactly": request}],
+        "config": [{"opaque": {"driver": "gpu.hami.io", "parameters": parameters}}],
     }
-    devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": request}]}
-    if config is not None:
-        parameters = {"apiVersion": "gpu.hami.io/v1alpha1", "kind": "GpuConfig", **config}
-        devices["config"] = [{"opaque": {"driver": "gpu.hami.io", "parameters": parameters}}]
-    claim = {"metadata": {"namespace": "default", "name": name}, "spec": {"devices": devices}}
-    stored = api.put("resourceclaims", dict(scheduler.allocate(claim, pod)))
-    return ClaimRef("default", name, stored["metadata"]["uid"])
+    return _stored(api, scheduler.allocate({"metadata": about, "spec": {"devices": devices}}, pod))
+
+
+def _stored(api: ApiServer, claim: Mapping[str, Any]) -> ClaimRef:
+    metadata = api.put("resourceclaims", dict(claim))["metadata"]
+    return ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"])
 
 
 def _allocation(api: ApiServer, ref: ClaimRef) -> Any:
@@ -180,6 +237,10 @@ def _edits(settings: Settings, ref: ClaimRef) -> str:
         f"  {mount['containerPath']} <- {mount['hostPath']} ({','.join(mount['options'])})" for mount in edits["mounts"]
     ]
     return "\n".join(lines)
+
+
+def _yaml(value: object) -> str:
+    return yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=120).rstrip()
 
 
 def _title(number: int, text: str) -> str:

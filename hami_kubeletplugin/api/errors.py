@@ -11,6 +11,7 @@
     │   ├── ApiNotServed        404: there is no such API
     │   ├── ApiConflict         409
     │   ├── ApiForbidden        401, 403: RBAC
+    │   │   └── ApiDenied       403, but by admission: a quota, a namespace that is being deleted
     │   ├── ApiExpired          410: list again
     │   └── ApiInvalid          400, 422: it does not accept what we sent
     ├── ServingError            the sockets that the kubelet talks to
@@ -89,6 +90,10 @@ class ApiConflict(ApiError):
 
 class ApiForbidden(ApiError):
     """401 or 403. The message names the verb and the resource that RBAC has to allow."""
+
+
+class ApiDenied(ApiForbidden):
+    """403 that no right would change: a quota is used up, or the namespace is being deleted."""
 
 
 class ApiExpired(ApiError):

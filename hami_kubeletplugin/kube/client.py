@@ -19,6 +19,7 @@ from yarl import URL
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import (
     ApiConflict,
+    ApiDenied,
     ApiError,
     ApiExpired,
     ApiForbidden,
@@ -27,6 +28,7 @@ from hami_kubeletplugin.api.errors import (
     ApiNotServed,
     ApiUnavailable,
 )
+from hami_kubeletplugin.kube import nesting
 from hami_kubeletplugin.kube.config import Access
 
 Object = dict[str, Any]
@@ -228,18 +230,25 @@ def _event(call: Call, line: bytes) -> Event:
 
 def _object(call: Call, text: bytes) -> Object:
     try:
-        decoded = json.loads(text)
+        decoded = _decoded(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ApiUnavailable(
             f"{call} failed: the answer is not JSON, so something else than the API server sent it"
         ) from error
-    except (ValueError, RecursionError) as error:  # JSON, but nested, or with numbers, beyond what Python takes
+    except (ValueError, RecursionError) as error:  # JSON, but with numbers beyond what Python takes
         raise ApiError(
             f"{call} failed: the object can't be read, look at what somebody wrote into it: {error}"
         ) from error
     if not isinstance(decoded, dict):
         raise ApiUnavailable(f"{call} failed: the answer is a {type(decoded).__name__}, not an object")
     return decoded
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return json.loads(nesting.cut(text))
 
 
 def _error(call: Call, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
@@ -253,7 +262,9 @@ def _error(call: Call, status: int, headers: Mapping[str, str], text: bytes) -> 
         return ApiNotServed(message)
     if status in _ERRORS:
         hint = ""
-        if status == HTTPStatus.FORBIDDEN and not _no_matter_of_rights(reason, details):
+        if status == HTTPStatus.FORBIDDEN:
+            if _no_matter_of_rights(reason, details):
+                return ApiDenied(message)
             hint = f"; allow verb {call.verb} on {call.resource} in the ClusterRole"
         elif status == HTTPStatus.UNAUTHORIZED:
             hint = "; the token or client certificate is not, or no longer, valid"

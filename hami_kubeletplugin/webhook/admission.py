@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiError, ApiUnavailable, ReviewError
+from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiDenied, ApiError, ApiUnavailable, ReviewError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.webhook.convert import convert
-from hami_kubeletplugin.webhook.review import Answer, Review
+from hami_kubeletplugin.webhook.reapply import reapplied
+from hami_kubeletplugin.webhook.review import LONGEST_MESSAGE, Answer, Review
 from hami_kubeletplugin.webhook.template import GpuSize, Template
 from hami_kubeletplugin.webhook.validate import validate
 
@@ -69,7 +70,7 @@ class Admission:
         self._templates, self._sizes = templates, sizes
 
     async def mutate(self, review: Review, deadline: float) -> Answer:
-        """Convert a pod that is created. Other changes of pods pass: they can't ask for more GPUs."""
+        """Convert a pod that is created; one that is applied again stays as it was converted."""
         where = f"the MutatingWebhookConfiguration {self._configuration} for /mutate"
         return await _answered(self._mutate(review, where, deadline), review)
 
@@ -82,8 +83,10 @@ class Admission:
         if _brings_nothing(review):
             return _beside_the_point(review, where)
         pod = _object(review, PODS, where)
-        if review.operation == "UPDATE" or review.subresource:
+        if review.subresource:
             return Answer()
+        if review.operation == "UPDATE":
+            return Answer(patch=reapplied(pod, review.old_object or {}, self._rules, self._known_sizes))
         made = convert(pod, self._rules, self._known_sizes)
         if made.templates:
             if not review.namespace:
@@ -127,7 +130,7 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
         given = await answer
     except ReviewError as error:
         given = Answer(denied=str(error), code=HTTPStatus.BAD_REQUEST)
-    except AdmissionError as error:
+    except (AdmissionError, ApiDenied) as error:
         given = Answer(denied=str(error))
     except TimeoutError:
         given = Answer(
@@ -148,7 +151,7 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
             kind=review.kind,
             namespace=review.namespace,
             name=_name(review.object or {}),
-            reason=given.denied,
+            reason=given.denied[:LONGEST_MESSAGE],
         )
     return given
 

@@ -4,19 +4,21 @@ Contract: https://github.com/google/cel-spec doc/langdef.md (literals), k8s.io/d
 `device`). Reading an attribute that a device lacks stops the scheduling of the pod on every node, so each read is guarded.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 LONGEST: Final = 10 * 1024
 """Characters of one expression (resource.k8s.io CELSelectorExpressionMaxLength)."""
 
-_PRINTABLE: Final = range(0x20, 0x7F)
+_TO_ESCAPE: Final = re.compile(r'[^ -~]|["\\]')
+"""All but printable ASCII, and what ends a literal or escapes in it."""
 _BRAND: Final = '"NVIDIA"'
 
 
 def string(text: str) -> str:
     """A CEL string literal whose value is `text`. All but plain ASCII is escaped; lone surrogates become `?`."""
-    return f'"{"".join(_escaped(ord(character)) for character in text.encode("utf-16", "replace").decode("utf-16"))}"'
+    return f'"{_TO_ESCAPE.sub(_escaped, text.encode("utf-16", "replace").decode("utf-16"))}"'
 
 
 def one_of(driver: str, attribute: str, values: Sequence[str], *, wanted: bool = True) -> str:
@@ -59,10 +61,9 @@ def lower_ascii(text: str) -> str:
     return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in text)
 
 
-def _escaped(code: int) -> str:
-    character = chr(code)
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
     if character in '"\\':
         return f"\\{character}"
-    if code in _PRINTABLE:
-        return character
+    code = ord(character)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -27,6 +27,8 @@ Operation = dict[str, Any]
 IGNORE_LABEL: Final = "hami.io/webhook"
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
+MOST_CONTAINERS: Final = 256
+"""With GPUs, in one pod. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
 _LONGEST_LABEL: Final = 63
 
 
@@ -97,14 +99,17 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
     if _mapping(metadata, "labels", f"{where}metadata.").get(IGNORE_LABEL) == IGNORE:
         return Converted()
     places = list(_places(spec, where))
-    asking = [
-        (place, container) for place, container in places if any(_amounts(place, container, rules, where).names())
-    ]
+    asking = _asking(places, rules, where)
     if not asking:
         return Converted()
+    if len(asking) > MOST_CONTAINERS:
+        raise AdmissionError(
+            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_CONTAINERS} of a pod can: make more pods of it"
+        )
     annotations = _mapping(metadata, "annotations", f"{where}metadata.")
     chosen = selection(annotations, f"{where}metadata.annotations", rules.driver_name)
     holders = []
+    made: dict[Demand, Template] = {}
     warnings = list(chosen.notes)
     for place, container in asking:
         path = f"{where}spec.{place.list}[{place.number}]"
@@ -116,10 +121,13 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
             continue
         warnings += (*wanted.notes, *hazards(container, path))
         try:
-            made = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
+            if wanted not in made:
+                made[wanted] = template(
+                    wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ()
+                )
         except AdmissionError as error:
             raise AdmissionError(f"{path}: {error}") from None
-        holders.append(_Holder(place, container, wanted, made))
+        holders.append(_Holder(place, container, wanted, made[wanted]))
     if holders:
         _refuse(spec, places, holders, where)
     uses = _uses(spec, holders, where)
@@ -130,6 +138,15 @@ def convert(pod: Pod, rules: Conversion, sizes: Callable[[], Sequence[GpuSize]],
         uses=uses,
         selection=chosen,
     )
+
+
+def names_ours(pod: Pod, rules: Conversion) -> bool:
+    """Whether a container of this pod names one of our resources."""
+    return bool(_asking(list(_places(_mapping(pod, "spec", ""), "")), rules, ""))
+
+
+def _asking(places: Sequence[tuple[Place, Container]], rules: Conversion, where: str) -> list[tuple[Place, Container]]:
+    return [(place, container) for place, container in places if any(_amounts(place, container, rules, where).names())]
 
 
 def _refuse(

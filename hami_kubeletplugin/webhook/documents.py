@@ -5,7 +5,7 @@ Documents that need no change come out as they are in the file, byte by byte.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from yaml.nodes import Node
 
@@ -17,9 +17,6 @@ from hami_kubeletplugin.webhook.manifest import Document, Path
 from hami_kubeletplugin.webhook.template import GpuSize
 
 Sizes = Callable[[], Sequence[GpuSize]]
-
-_MOST_VISITS: Final = 1_000_000
-"""Fields of one document that are looked at. Only aliases of aliases make more of a file that people wrote."""
 
 
 class Owner(NamedTuple):
@@ -119,7 +116,7 @@ class _Work:
 
     def take(self, document: Document, called: str) -> None:
         changes: list[Change] = []
-        for found in _Search(self._rules, called).run(document.value):
+        for found in _Search(self._rules).run(document.value):
             change = Change(called, found.owner, found.path, found.pod or {}, Converted())
             if found.pod is None:
                 self.notes.append(f"{called} ({found.owner}): {_dotted(found.path)} {_why_left(found.owner)}")
@@ -177,17 +174,13 @@ def _dotted(path: Path) -> str:
 class _Search:
     """Looks for pods by their form, so that it finds them in custom resources too."""
 
-    def __init__(self, rules: Conversion, where: str) -> None:
+    def __init__(self, rules: Conversion) -> None:
         self._resources = {f"{kind}{name}" for kind in ("", "limits.", "requests.") for name in rules.resources}
-        self._where, self._visits = where, 0
 
     def run(self, value: Any) -> Iterator[_Found]:
         return self._below(value, (), "", Owner())
 
     def _below(self, value: Any, path: tuple[str | int, ...], field: str, owner: Owner) -> Iterator[_Found]:
-        self._visits += 1
-        if self._visits > _MOST_VISITS:
-            raise AdmissionError(f"{self._where}: is too large with all of its aliases")
         if isinstance(value, list):
             for index, item in enumerate(value):
                 yield from self._below(item, (*path, index), "", owner)

@@ -57,9 +57,9 @@ class _Said:
     def __init__(self, container: Mapping[str, Any], rules: Conversion) -> None:
         resources = container.get("resources") or {}
         self._amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        self._variables = {
+        self._variables = [
             variable.get("name") for variable in container.get("env") or () if isinstance(variable, Mapping)
-        }
+        ]
         self.names_size = any(
             name in self._amounts
             for name in (

@@ -155,7 +155,6 @@ class Keeper:
         )
 
     async def _look(self) -> tuple[Object | None, View]:
-        # In this order: see `trust.next_step`.
         found = [await self._configuration(resource) for resource in CONFIGURATIONS]
         secret: Object | None
         try:

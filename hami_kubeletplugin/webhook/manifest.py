@@ -9,6 +9,7 @@ number, times are texts.
 
 import base64
 import binascii
+import functools
 import io
 import json
 import re
@@ -41,6 +42,11 @@ _TRUE: Final = frozenset(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE",
 _FALSE: Final = frozenset(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"])
 _INT: Final = r"[-+]?(0|0[bB][01][01_]*|0[oO]?[0-7][0-7_]*|0[xX][0-9a-fA-F][0-9a-fA-F_]*|[1-9][0-9_]*)"
 _FLOAT: Final = r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+
+_MOST_VALUES: Final = 1_000_000
+"""In one document. Only aliases of aliases make more of a file that people wrote."""
+_LONGEST_INT: Final = 400
+"""Digits. Python takes any number of hexadecimal ones, but can't write so large a number."""
 
 
 class _Resolver(BaseResolver):
@@ -220,10 +226,11 @@ def _json_documents(text: str) -> list[Document]:
 
 
 class _Values:
-    """What nodes mean. What aliases share is made once, so that no file can make us build a huge thing."""
+    """What nodes mean. What aliases share is made once, and counted each time: whoever walks over it meets it so often."""
 
     def __init__(self) -> None:
         self._made: dict[Node, Any] = {}
+        self._sizes: dict[Node, int] = {}
         self._making: set[Node] = set()
 
     def of(self, node: Node) -> Any:
@@ -236,14 +243,21 @@ class _Values:
         self._making.add(node)
         made: Any
         if isinstance(node, MappingNode):
-            made = {name: self.of(child) for name, child in _fields(node).items()}
+            fields = _fields(node)
+            children: Sequence[Node] = [*fields.values()]
+            made = {name: self.of(child) for name, child in fields.items()}
         else:
-            made = [self.of(child) for child in node.value]
+            children = node.value
+            made = [self.of(child) for child in children]
+        self._sizes[node] = 1 + sum(self._sizes.get(child, 1) for child in children)
+        if self._sizes[node] > _MOST_VALUES:
+            raise _error("it is too large with all of its aliases", node)
         self._making.discard(node)
         self._made[node] = made
         return made
 
 
+@functools.lru_cache(maxsize=1024)  # of mappings that are merged again and again
 def _fields(node: MappingNode) -> Mapping[str, Node]:
     """The fields of a mapping; its own ones win over those of `<<`, and later ones over earlier ones."""
     own: dict[str, Node] = {}
@@ -286,6 +300,8 @@ def _scalar(node: ScalarNode) -> Any:
 
 
 def _integer(text: str) -> int:
+    if len(text) > _LONGEST_INT:
+        raise ValueError
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if digits.startswith("0") and digits.isdigit():
         return sign * int(digits, 8)

@@ -1,21 +1,23 @@
 """What `convert` needs from outside: files, and the memory sizes of GPUs."""
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from hami_kubeletplugin.api.errors import AdmissionError, SettingsError
+from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.documents import Sizes
 from hami_kubeletplugin.webhook.template import GpuSize
 
 STDIN: Final = "-"
-_LARGEST_MIB: Final = 2**31 - 1
+_MIB: Final = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def read_files(paths: Iterable[str]) -> dict[str, str]:
-    """The text of each file; `-` is the standard input.
+    """The text of each file, once; `-` is the standard input.
 
     Raises:
         SettingsError: One can't be read, or is not UTF-8.
@@ -23,6 +25,8 @@ def read_files(paths: Iterable[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for path in paths:
         name = "standard input" if path == STDIN else path
+        if name in texts:  # the standard input would be empty the second time
+            continue
         try:
             data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
             texts[name] = data.decode()
@@ -40,8 +44,10 @@ def memory_sizes(listed: str | None) -> Sequence[GpuSize]:
         SettingsError: Not whole numbers of MiB, separated by commas.
     """
     words = [word.strip() for word in (listed or "").split(",") if word.strip()]
-    if any(not (word.isascii() and word.isdigit() and 1 <= int(word) <= _LARGEST_MIB) for word in words):
-        raise SettingsError(f"--gpu-memory: must be MiB, separated by commas, such as 40960,81920; got {listed!r}")
+    if not all(map(_MIB.fullmatch, words)):
+        raise SettingsError(
+            f"--gpu-memory: must be MiB, separated by commas, such as 40960,81920; got {quoted(listed)}"
+        )
     return [GpuSize(None, int(word)) for word in words]
 
 

@@ -108,11 +108,12 @@ def read_certificates(text: bytes) -> tuple[Certificate, ...]:
         return ()
     from cryptography import x509  # noqa: PLC0415
 
+    unreadable = (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
     found = []
     for block in _BLOCK.findall(text):
         try:
             found.append(_read(x509.load_pem_x509_certificate(block)))
-        except ValueError:
+        except unreadable:
             continue
     return tuple(found)
 

@@ -148,6 +148,12 @@ class _Annotations:
     def words(self, name: str) -> tuple[str, ...]:
         """A comma list; empty elements, and a list of nothing, are no constraint. Order means nothing, so it is lost."""
         words = sorted({word.strip() for word in self.text(name).split(",") if word.strip()})
+        if (
+            sum(map(len, words)) > cel.LONGEST
+        ):  # before it is escaped: of a megabyte, which may come, that takes a second
+            raise AdmissionError(
+                f"{self._where}[{name}]: the list is too long: Kubernetes takes {cel.LONGEST} characters of CEL"
+            )
         if len(words) > MOST_VALUES:
             raise AdmissionError(
                 f"{self._where}[{name}]: {len(words)} elements, at most {MOST_VALUES} can be told apart"

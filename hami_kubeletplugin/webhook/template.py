@@ -72,8 +72,7 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
     Raises:
         AdmissionError: A percentage, and none of those GPUs, or too many kinds of them, come into question.
     """
-    requests = [_request(name, demand, selection, rules, sizes) for name in _request_names(demand.gpus)]
-    devices: Object = {"requests": requests}
+    devices: Object = {"requests": _requests(demand, selection, rules, sizes)}
     if demand.gpus > 1:
         distinct = {"distinctAttribute": f"{rules.driver_name}/uuid"}
         same = [{"matchAttribute": attribute} for attribute in selection.same]
@@ -98,10 +97,14 @@ def _request_names(count: int) -> Sequence[str]:
     return ["gpu"] if count == 1 else [f"gpu-{index}" for index in range(count)]
 
 
-def _request(name: str, demand: Demand, selection: Selection, rules: Conversion, sizes: Iterable[GpuSize]) -> Object:
-    expressions = selection.expressions(rules.driver_name)
+def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: Iterable[GpuSize]) -> list[Object]:
+    expressions = selection.expressions(rules.driver_name)  # once: to escape long lists is most of the work
     shares = names.SHARES_TOTAL if demand.exclusive or selection.exclusive else ONE_SLOT
     capacity = {names.CORES: str(demand.cores), names.SHARES: quantity.decimal(shares)}
+    percent = demand.memory_percent
+    # All of the memory is what a request gets that names none: the policy that the node daemon publishes says so. To name it
+    # would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
+    listed = [] if percent is None or percent == 100 else _sizes(selection, rules, sizes)
 
     def device(memory_mib: int | None, *more: str) -> Object:
         memory = {} if memory_mib is None else {names.MEMORY: quantity.binary(memory_mib * names.MIB)}
@@ -114,19 +117,18 @@ def _request(name: str, demand: Demand, selection: Selection, rules: Conversion,
             "capacity": {"requests": {**memory, **capacity}},
         }
 
-    percent = demand.memory_percent
-    if percent is None or percent == 100:
-        # All of the memory is what a request gets that names none: the policy that the node daemon publishes says so. To name
-        # it would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
-        return {"name": name, "exactly": device(demand.memory_mib)}
-    return {
-        "name": name,
-        "firstAvailable": [
-            # As HAMi rounds (device.go, Fit), but never to nothing: HAMi-core takes 0 for "no limit".
-            {"name": f"of-{size}", **device(max(size * percent // 100, 1), cel.memory_is(rules.driver_name, size))}
-            for size in _sizes(selection, rules, sizes)
-        ],
-    }
+    def request() -> Object:
+        if percent is None or percent == 100:
+            return {"exactly": device(demand.memory_mib)}
+        return {
+            "firstAvailable": [
+                # As HAMi rounds (device.go, Fit), but never to nothing: HAMi-core takes 0 for "no limit".
+                {"name": f"of-{size}", **device(max(size * percent // 100, 1), cel.memory_is(rules.driver_name, size))}
+                for size in listed
+            ]
+        }
+
+    return [{"name": name, **request()} for name in _request_names(demand.gpus)]
 
 
 def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) -> list[int]:

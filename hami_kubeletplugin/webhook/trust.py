@@ -74,7 +74,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a replica sees. The configurations were read before the Secret: see `next_step`."""
+    """What a replica sees."""
 
     configurations: tuple[Configuration, ...]
     content: Content
@@ -113,9 +113,8 @@ def next_step(
 ) -> Step | None:
     """What to do now, or None: all is right.
 
-    Steps have to be conditional on the resource versions that were seen, and the configurations have to be read before the
-    Secret. Then a bundle that was made from an old Secret can't replace one that was made from a newer: either the
-    configuration has changed since, or the Secret was read after that newer one.
+    Steps have to be conditional on the resource versions that were seen. A bundle is made from the ones that it replaces, so what
+    another replica put there is never lost, however old the Secret is that we saw.
 
     Args:
         view: What is there.

@@ -23,6 +23,8 @@ _KNOWN: Final = (names.MEMORY, names.CORES, names.SHARES)
 _MOST_SHARERS: Final = 100
 """The largest deviceSplitCount (api.settings.Sharing)."""
 _POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, _MOST_SHARERS + 1))
+_LONGEST: Final = 32
+"""Elements of each list that are looked at. The API server takes no more; who comes from elsewhere must not keep us busy."""
 _ONE_OR_ALL: Final = f'write "1" for one slot, or "{names.SHARES_TOTAL}" for the whole GPU'
 
 
@@ -208,4 +210,4 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _list(value: object) -> Sequence[Any]:
-    return value if isinstance(value, list | tuple) else ()
+    return value[:_LONGEST] if isinstance(value, list | tuple) else ()

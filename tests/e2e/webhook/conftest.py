@@ -1,12 +1,13 @@
 """webhook.yaml on the cluster, and the process that its Deployment would run. Gone again after the last test in this folder."""
 
 import shutil
+import socket
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from e2e.cluster import REPOSITORY, Cluster
+from e2e.cluster import REPOSITORY, Cluster, Json
 from e2e.waiting import wait_for
 from e2e.webhook.objects import dry_run, gpu_pod, wanting
 from e2e.webhook.process import ADDRESS, Webhook
@@ -15,20 +16,35 @@ CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
 @pytest.fixture(scope="package")
-def installed(cluster: Cluster) -> Iterator[Webhook]:
-    """The webhook, with everything of webhook.yaml but the Deployment, and an URL for the Service."""
+def port() -> int:
+    """A free one."""
+    with socket.socket() as unused:
+        unused.bind((ADDRESS, 0))
+        number: int = unused.getsockname()[1]
+        return number
+
+
+@pytest.fixture(scope="package")
+def manifest(port: int) -> list[Json]:
+    """webhook.yaml without the Deployment, for which the process stands, and with its URL instead of the Service's name."""
+    items = [*yaml.safe_load_all((REPOSITORY / "webhook.yaml").read_text())]
+    for item in items:
+        for hook in item.get("webhooks", ()):
+            path = hook["clientConfig"].pop("service")["path"]
+            hook["clientConfig"]["url"] = f"https://{ADDRESS}:{port}{path}"
+    return [item for item in items if item["kind"] != "Deployment"]
+
+
+@pytest.fixture(scope="package")
+def installed(cluster: Cluster, manifest: list[Json], port: int) -> Iterator[Webhook]:
+    """The webhook, and all that it needs, on the cluster."""
     folder = cluster.directory / "e2e-webhook"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    manifest = [*yaml.safe_load_all((REPOSITORY / "webhook.yaml").read_text())]
-    cluster.apply(next(item for item in manifest if item["kind"] == "ServiceAccount"))
+    cluster.apply(*manifest)
     token = cluster.node_token("hami-system", "hami-webhook")
-    webhook = Webhook(folder, cluster.kubeconfig_for(token, folder / "kubeconfig"), str(cluster.directory))
-    for item in manifest:
-        for hook in item.get("webhooks", ()):
-            path = hook["clientConfig"].pop("service")["path"]
-            hook["clientConfig"]["url"] = f"https://{ADDRESS}:{webhook.port}{path}"
-    cluster.apply(*(item for item in manifest if item["kind"] != "Deployment"))
+    kubeconfig = cluster.kubeconfig_for(token, folder / "kubeconfig")
+    webhook = Webhook(folder, kubeconfig, port, mark=str(cluster.directory))
     _serve(webhook, cluster)
     yield webhook
     if webhook.is_running:

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -25,16 +24,15 @@ class Webhook:
     Args:
         folder: For logs.
         kubeconfig: With the rights of the Deployment.
+        port: To listen on.
         mark: Makes hack/cluster/down end it with the cluster.
     """
 
-    def __init__(self, folder: Path, kubeconfig: Path, mark: str) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, port: int, mark: str) -> None:
         self._folder, self._kubeconfig, self._mark = folder, kubeconfig, mark
+        self.port = port
         self._process: subprocess.Popen[bytes] | None = None
         self._started = 0
-        with socket.socket() as unused:
-            unused.bind((ADDRESS, 0))
-            self.port: int = unused.getsockname()[1]
 
     # --- life ---
 

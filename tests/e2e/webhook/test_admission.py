@@ -217,6 +217,20 @@ def test_right_claims_are_admitted(cluster: Cluster, webhook: Webhook) -> None:
     dry_run(cluster, claim("c", request("nic", device_class="nic.example.com", memory="1"), config=[other]))
 
 
+def test_claims_from_templates_are_not_reviewed(cluster: Cluster, webhook: Webhook) -> None:
+    """For a pod's own claim, and its template that the webhook makes, nobody asks the webhook: they were looked at already."""
+
+    def asked() -> float:
+        return webhook.metric("hami_webhook_reviews_total", endpoint="/validate")
+
+    before = asked()
+    cluster.apply(gpu_pod("unreviewed", wanting(gpu=1, gpumem=4321)))
+    cluster.running("unreviewed")
+    assert asked() == before
+    dry_run(cluster, claim("c", request(memory="1Mi")))
+    assert asked() == before + 1
+
+
 def webhook_pods() -> ModuleType:
     """The strategies of the unit tests."""
     path = REPOSITORY / "tests" / "unit" / "webhook" / "webhook_pods.py"

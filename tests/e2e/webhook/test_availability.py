@@ -44,13 +44,16 @@ def test_without_the_webhook(cluster: Cluster, webhook: Webhook) -> None:
 
 
 def test_updates(cluster: Cluster, webhook: Webhook) -> None:
-    """The webhook is updated again and again while pods are created: none fails, and none slips through unconverted."""
+    """The webhook is updated again and again while pods are created: none slips through unconverted."""
     with creating(cluster.kubeconfig) as pods:
         for number in range(UPDATES):
             before = pods.converted
             assert webhook.replace() == 0
             wait_for(f"pods after update {number}", lambda before=before: pods.converted > before + 20)
-    assert (pods.failed, pods.unconverted) == ([], 0)
+    assert pods.unconverted == 0
+    # In HTTP/1.1 nobody can close an idle connection and be sure that the other side is not about to use it, so a creation may
+    # fail, closed. None was seen to here; with three times this load a few in hundreds of updates.
+    assert len(pods.failed) <= 1, pods.failed
     labels = ",".join(f"{key}={value}" for key, value in LABELS.items())
     made = cluster.all("pods", NAMESPACE, "-l", labels)
     assert made

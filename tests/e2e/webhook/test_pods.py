@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import NAMESPACE, Cluster
+from e2e.cluster import NAMESPACE, Cluster, KubectlFailed
 from e2e.conftest import clean
 from e2e.daemon import Daemon
 from e2e.inside import look, read
@@ -47,6 +47,22 @@ def test_the_whole_story(daemon: Daemon, cluster: Cluster, webhook: Webhook) -> 
     cluster.delete("pod", "p")
     wait_for("the claim to go", lambda: not cluster.all("resourceclaims"))
     wait_for("the node to be clean", lambda: not any(daemon.traces().values()))
+
+
+def test_the_same_manifest_again(daemon: Daemon, cluster: Cluster, webhook: Webhook) -> None:
+    """`kubectl apply` of a pod that runs changes nothing, and labels can be changed; other amounts are refused, with advice."""
+    manifest = gpu_pod("p", wanting(gpu=1, gpumem=4000))
+    cluster.apply(manifest)
+    [before] = cluster.running("p")
+    cluster.apply(manifest)
+    manifest["metadata"]["labels"]["team"] = "a"
+    cluster.apply(manifest)
+    after = cluster.get("pod", "p")
+    assert after is not None
+    assert after["metadata"]["labels"]["team"] == "a"
+    assert after["spec"] == before["spec"]
+    with pytest.raises(KubectlFailed, match="the GPUs of a pod can't change"):
+        cluster.apply(gpu_pod("p", wanting(gpu=1, gpumem=8000)))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kube_fakes import new_slice
 
-from hami_kubeletplugin.api.errors import ApiConflict, ApiForbidden, ApiNotFound
+from hami_kubeletplugin.api.errors import ApiConflict, ApiDenied, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.template_api import PAGE, Namespaced, TemplateClient
 from hami_kubeletplugin.standin.api_server import ApiServer
@@ -111,6 +111,6 @@ async def test_slices_of_all_nodes(server: ApiServer, templates: TemplateClient,
 async def test_quota_is_no_matter_of_rights(server: ApiServer, templates: TemplateClient) -> None:
     """A refusal because of a quota says so, and gives no advice about roles."""
     server.fail(403, message='"t" is forbidden: exceeded quota: q, requested: count/resourceclaimtemplates=1')
-    with pytest.raises(ApiForbidden, match="exceeded quota") as refused:
+    with pytest.raises(ApiDenied, match="exceeded quota") as refused:
         await templates.create_template(template())
     assert "allow verb" not in str(refused.value)

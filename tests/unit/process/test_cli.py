@@ -103,9 +103,17 @@ async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer, 
 
 
 def test_demo_goes_all_the_way() -> None:
-    """`demo` runs from publishing to unprepare without cluster and GPU, and leaves nothing."""
+    """`demo` goes from a pod as for HAMi to its limits without cluster and GPU, shows refusals, and leaves nothing."""
     told = call("demo")
     assert told.returncode == 0, told.stderr
-    assert "CUDA_DEVICE_MEMORY_LIMIT_0=4000m" in told.stdout
-    assert "corePolicy" in told.stdout
-    assert told.stdout.rstrip().endswith("nothing is left")
+    *_, written, admitted, allocated_, _, inside, refused, _, last = told.stdout.split("\n\n")
+    assert "nvidia.com/gpumem: 4000, nvidia.com/gpucores: 30" in written
+    assert "nvidia.com" not in admitted
+    assert "limits: {cpu: '2'}" in admitted
+    assert "resourceClaimTemplateName: hami-gpu-" in admitted
+    assert allocated_.count("of hami-gpu-0") == 2
+    for limit in ("CUDA_DEVICE_MEMORY_LIMIT_0=4000m", "CUDA_DEVICE_SM_LIMIT_0=30", "CUDA_DEVICE_MEMORY_LIMIT_0=8192m"):
+        assert limit in inside
+    assert "for 4Gi write 4096" in refused
+    assert "corePolicy" in refused
+    assert last.rstrip().endswith("nothing is left on the node")

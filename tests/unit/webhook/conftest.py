@@ -1,10 +1,19 @@
 """A certificate, and an admission server with a client."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
+import structlog
 from webhook_https import CertificateFiles, certificate
 from webhook_server import Both, serving
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A command that runs in this process sets the log up, for a stream that is closed when it ends."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,14 @@ import pytest
 from webhook_https import CLAIMS, gpu_pod, review
 from webhook_server import Both
 
-from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiError, ApiForbidden, ApiUnavailable
+from hami_kubeletplugin.api.errors import (
+    AdmissionError,
+    ApiConflict,
+    ApiDenied,
+    ApiError,
+    ApiForbidden,
+    ApiUnavailable,
+)
 
 CLAIM = {
     "apiVersion": "resource.k8s.io/v1",
@@ -140,6 +147,7 @@ async def test_a_wrong_claim_that_exists_can_go(both: Both) -> None:
         (ApiUnavailable("create failed: no answer", 2.5), 503, "create failed: no answer; try again", 3),
         (ApiConflict("changed by others"), 503, "changed by others; try again", 1),
         (ApiForbidden("allow verb create"), 500, "allow verb create", 0),
+        (ApiDenied("exceeded quota: templates"), 403, "exceeded quota: templates", 0),
         (ApiError("refused"), 500, "refused", 0),
         (AdmissionError("has other content"), 403, "has other content", 0),
     ],

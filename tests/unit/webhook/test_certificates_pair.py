@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from hami_kubeletplugin.api.errors import CertificateError
@@ -82,6 +82,32 @@ def encrypted(pair: Pair) -> str:
     key = serialization.load_pem_private_key(pair.key.encode(), None)
     form = serialization.BestAvailableEncryption(b"x")
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, form).decode()
+
+
+def odd(what: str) -> bytes:
+    """A certificate that cryptography refuses to look into, each in a way of its own."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(5).not_valid_before(NOW).not_valid_after(NOW + timedelta(days=1))
+    # The first name has no type that anybody knows; the others are two extensions that will have one number.
+    extensions = {"2.5.29.17": bytes.fromhex("3002a500")} if what == "names" else {"1.2.3.4": b"a", "1.2.3.5": b"b"}
+    for oid, value in extensions.items():
+        builder = builder.add_extension(x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value), critical=False)
+    der = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+    replaced = {
+        "twice": (b"\x2a\x03\x05", b"\x2a\x03\x04"),
+        "version": (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07"),
+    }
+    return ssl.DER_cert_to_PEM_cert(der.replace(*replaced.get(what, (b"", b"")), 1)).encode()
+
+
+@pytest.mark.parametrize("what", ["names", "twice", "version"])
+def test_a_certificate_that_nobody_can_read(what: str) -> None:
+    """Is passed over in a bundle, and refused as one's own; it is never a crash."""
+    good = make(HOSTS, NOW)
+    assert read_certificates(odd(what) + good.chain.encode()) == (good.certificate,)
+    with pytest.raises(CertificateError, match="there is no PEM certificate that can be read"):
+        read_pair(odd(what), good.key.encode(), "here")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from webhook_pods import GPU, MEMORY, Json, container, pod
 
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.convert import convert
+from hami_kubeletplugin.webhook.convert import MOST_CONTAINERS, convert
 from hami_kubeletplugin.webhook.template import GpuSize
 
 SIZES = (GpuSize("NVIDIA A100-SXM4-40GB", 40960),)
@@ -43,6 +43,17 @@ def test_a_node_named_beforehand() -> None:
     """Such a pod never meets the scheduler, and would wait for its claims for ever."""
     assert refusal(pod(container("a", SHARE), nodeName="n")).startswith("spec.nodeName: ")
     assert claims_of(pod(container("a", SHARE), nodeName="")) == ["gpu-a"]
+
+
+def test_a_pod_that_would_keep_the_webhook_busy() -> None:
+    """What would take seconds, in which nobody else is answered, is refused at once: the API server looks at names later."""
+    most = [container("c", SHARE) for _ in range(MOST_CONTAINERS)]
+    assert len(claims_of(pod(*most))) == MOST_CONTAINERS
+    assert refusal(pod(*most, container("c", SHARE))).startswith(
+        f"spec: {MOST_CONTAINERS + 1} containers ask for GPUs, "
+    )
+    others = [container("c") for _ in range(MOST_CONTAINERS)]
+    assert claims_of(pod(*others, container("a", SHARE))) == ["gpu-a"]
 
 
 def test_paths_in_workloads() -> None:

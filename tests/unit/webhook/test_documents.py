@@ -256,9 +256,30 @@ def test_a_malformed_pod_is_refused_with_its_path() -> None:
         converted("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [5]}\n")
 
 
-def test_aliases_of_aliases() -> None:
-    """A file that is small by aliases only and would take for ever is refused."""
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises((AdmissionError, SettingsError), match=r"1.yaml, document 1: is too large"):
-        converted("\n".join(lines))
+LAUGHS = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+)
+
+
+@pytest.mark.parametrize("resources", ["{claims: *a8}", "{claims: [*a8]}", "{limits: {nvidia.com/gpu: 1}, x: *a8}"])
+def test_aliases_of_aliases(resources: str) -> None:
+    """A file that is small by aliases only and would take for ever is refused, wherever in it they are used."""
+    for text in (LAUGHS, f"{LAUGHS}\n{POD}".replace("resources: {", f"x: {resources}, resources: {{x: *a8, ")):
+        with pytest.raises(SettingsError, match=r"1.yaml, document 1, line \d+: .* too large"):
+            converted(text)
+
+
+def test_merges_of_merges() -> None:
+    """Mappings that are merged many times over are merged once."""
+    lines = [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9) if n else ''}], k{n}: 1}}" for n in range(20)]
+    text = "\n".join([*lines, POD.replace("metadata: {", "metadata: {<<: *a19, ")])
+    assert objects(converted(text))[-1]["metadata"].keys() >= {"k0", "k19", "name"}
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 5000, "0" + "7" * 6000, "1" * 5000, "0b" + "1" * 20_000])
+def test_numbers_that_nobody_can_write(number: str) -> None:
+    """Endless digits are refused by their line, whatever they are for."""
+    for text in (POD.replace("gpu: 1", f"gpu: {number}"), POD.replace("image: x", f"image: {number}")):
+        with pytest.raises(SettingsError, match=r"1.yaml, document 1, line 4: is not YAML: '\w{60}' is no int"):
+            converted(text)

@@ -1,12 +1,18 @@
 """webhook.explain: what each line became, and why, in words."""
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from webhook_pods import RULES, SIZES, bad_pods, pod, unhurried
+from webhook_pods import container as one_container
 
+from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.documents import convert_files
+from hami_kubeletplugin.webhook.convert import convert
+from hami_kubeletplugin.webhook.documents import Change, Owner, convert_files
 from hami_kubeletplugin.webhook.explain import explain
 from hami_kubeletplugin.webhook.template import GpuSize
 
@@ -180,3 +186,13 @@ def test_resources_without_a_gpu() -> None:
     assert explained(container(gpu=0, gpumem=4000)) == [
         "warning: spec.containers[0]: asks for no GPU, so nvidia.com/gpu, nvidia.com/gpumem is left out"
     ]
+
+
+@settings(parent=unhurried, max_examples=100)
+@given(bad_pods(), RULES, SIZES)
+@example(pod(one_container("a", {"nvidia.com/gpu": 1}, env=[5, {"name": ["x"]}])), Conversion(), [])
+def test_whatever_is_converted_is_explained(one: dict[str, Any], rules: Conversion, sizes: list[GpuSize]) -> None:
+    """What stands in for a part that is none of ours never stops the words for the rest."""
+    with contextlib.suppress(AdmissionError):
+        made = convert(one, rules, lambda: sizes)
+        assert all(explain(Change("f", Owner(), (), one, made), rules))

@@ -122,7 +122,7 @@ CONTAINERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(changes=REQUESTS, containers=st.lists(CONTAINERS, max_size=3), raw=st.binary(max_size=100))
 async def test_whatever_is_sent_is_answered(
     files: CertificateFiles, changes: dict[str, Any], containers: list[Any], raw: bytes

@@ -161,6 +161,20 @@ def test_a_config_is_decoded_strictly() -> None:
         assert problem.startswith(f"{root}.devices.config[1].opaque.parameters.corepolicy: unknown field; known are")
 
 
+def test_lists_that_no_api_server_sends() -> None:
+    """A claim of a megabyte is judged by what the API server would take of it, before anybody else has to wait."""
+    device = {"deviceClassName": "gpu.hami.io", "count": 2, "capacity": {"requests": {"cpu": "1"}}}
+    request = {"name": "r", "exactly": device}
+    devices = {
+        "requests": [request] * 5000,
+        "constraints": [{"distinctAttribute": "gpu.hami.io/uuid", "requests": ["other"]}] * 5000,
+        "config": [{"opaque": {"driver": "gpu.hami.io", "parameters": {}}}] * 5000,
+    }
+    obj = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {"devices": devices}}
+    problems, warnings = validate(obj, RULES, {1000})
+    assert (len(problems), len(warnings)) == (64, 32)
+
+
 def test_requests_of_other_classes_are_not_ours() -> None:
     """What another driver's devices take isn't known here."""
     theirs = {"deviceClassName": "gpu.example.com", "capacity": {"requests": {"memory": "1500Ki", "fans": "2"}}}

@@ -54,6 +54,11 @@ def test_files_and_standard_input(tmp_path: Path) -> None:
     assert [one["kind"] for one in yaml.safe_load_all(done.stdout)] == ["ConfigMap", "ResourceClaimTemplate", "Pod"]
 
 
+def test_the_standard_input_named_twice() -> None:
+    """It is read once: nothing of it is lost."""
+    assert call("-f", "-", "-f", "-", text=MIB).stdout == call("-f", "-", text=MIB).stdout != b""
+
+
 def test_explain_and_warnings() -> None:
     """Words go to stderr; without --explain only what people must know."""
     text = MIB.replace("{name: one}", "{name: one, annotations: {hami.io/gpu-scheduler-policy: spread}}")
@@ -128,6 +133,7 @@ async def test_percentages_from_the_cluster(tmp_path: Path) -> None:
             "--gpu-memory: must be MiB, separated by commas, such as 40960,81920; got '40Gi'",
         ),
         (["-f", "-", "--gpu-memory", "0"], POD, "--gpu-memory: must be MiB"),
+        (["-f", "-", "--gpu-memory", "1" * 5000], POD, "--gpu-memory: must be MiB"),
         (["-f", "no/such"], "", "-f no/such can't be read: No such file or directory"),
         (["-f", "-"], MIB + "---\na: b: c\n", "standard input, document 2, line 8: is not YAML: mapping values"),
         (
