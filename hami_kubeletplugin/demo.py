@@ -1,12 +1,13 @@
 """The whole way without cluster and GPU, told step by step: from a pod as HAMi's users write it to limits in its container.
 
 Real: the webhook and the node daemon with their sockets, TLS, gRPC, HTTP, files and CDI specs. Standing in: the API server, the
-controller of claims, the scheduler, the kubelet, the GPUs (`--simulate a100x8`) and the file libvgpu.so, for which some shared
-object of this machine is taken.
+controller of claims, the scheduler, the kubelet, the GPUs (`--simulate a100x8`) and the files libvgpu.so and
+hami-region-hook, for which some shared object and some program of this machine are taken.
 """
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import math
 import sys
@@ -23,6 +24,7 @@ from hami_kubeletplugin.api.errors import AdmissionError, HamiError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.hamicore.versions import VERSIONS_FILE
 from hami_kubeletplugin.observe.log import configure
 from hami_kubeletplugin.standin.api_server import ApiServer
 from hami_kubeletplugin.standin.control_plane import create_claims, create_pod
@@ -134,6 +136,13 @@ def _settings(root: Path, url: str) -> Settings:
     context = {"name": "demo", "context": {"cluster": "demo", "user": "demo"}}
     config = {"clusters": [cluster], "users": [{"name": "demo", "user": {}}], "contexts": [context]}
     kubeconfig.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "demo", **config}))
+    library = _some_shared_object()
+    hami_core = root / "hami-core"
+    hami_core.mkdir()
+    (hami_core / "libvgpu.so").write_bytes(library)
+    # No container will run, so it may pass for a release whose regions we can make, and any program for the hook.
+    known = [{"sha256": hashlib.sha256(library).hexdigest(), "version": "demo", "layout": "1.2"}]
+    (hami_core / VERSIONS_FILE).write_text(json.dumps(known))
     return Settings(
         node_name=NODE,
         kubeconfig=kubeconfig,
@@ -141,17 +150,18 @@ def _settings(root: Path, url: str) -> Settings:
         plugin_dir=root / "plugin",
         cdi_dir=root / "cdi",
         hami_dir=root / "vgpu",
-        hami_core=_some_shared_object(),
+        hami_core=hami_core,
+        region_hook=Path(sys.executable),
         glibc_floor="2.99",  # this machine's own, whatever it is
         simulate="a100x8",
         driver_edits="none",
     )
 
 
-def _some_shared_object() -> Path:
+def _some_shared_object() -> bytes:
     """A small shared object that surely is there: a module of the Python that runs this."""
     modules = (getattr(module, "__file__", None) or "" for module in [math, *list(sys.modules.values())])
-    return min((Path(m) for m in modules if m.endswith(".so")), key=lambda path: path.stat().st_size)
+    return min((Path(m) for m in modules if m.endswith(".so")), key=lambda path: path.stat().st_size).read_bytes()
 
 
 @contextlib.asynccontextmanager

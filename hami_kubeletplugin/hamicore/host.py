@@ -164,7 +164,7 @@ class HostFiles:
         if library.release.version is None:
             reason: str | None = f"{library.path} has no entry in versions.json (SHA-256 {library.release.digest})"
         elif library.release.layout is None:
-            reason = f"nobody knows how HAMi-core {library.release.version} lays regions out; a newer driver may"
+            reason = f"nobody knows how this build of HAMi-core {library.release.version} lays regions out; a newer driver may"
         else:
             reason = hook if isinstance(hook, str) else None
         if reason and reason != self._said:

@@ -90,14 +90,24 @@ def read_versions(content: bytes | None, where: str) -> Sequence[Entry]:
         ) from None
 
 
-def recognise(library: bytes, entries: Sequence[Entry]) -> Release:
-    """What is known of a library."""
+def recognise(library: bytes, entries: Sequence[Entry], machine: str | None = None) -> Release:
+    """What is known of a library.
+
+    Args:
+        library: The whole file.
+        entries: Of the versions.json beside it.
+        machine: As `uname -m` says; this machine by default.
+    """
     digest = hashlib.sha256(library).hexdigest()
     entry = next((entry for entry in entries if entry.sha256 == digest), None)
     if entry is None:
         return Release(digest, None, None)
     version = entry.version.removeprefix("v")
-    return Release(digest, version, LAYOUTS.get(entry.layout or _RELEASES.get(version, "")))
+    layout = LAYOUTS.get(entry.layout or _RELEASES.get(version, ""))
+    if layout and not entry.layout and (machine or platform.machine()) == "x86_64" and not _has(library, layout.size):
+        # Built with another region than the release's header, so the table is wrong about it: better none than a wrong one.
+        layout = None
+    return Release(digest, version, layout)
 
 
 def unfit(library: bytes, release: Release, *, floor: tuple[int, int], machine: str | None = None) -> str | None:
@@ -128,9 +138,13 @@ def unfit(library: bytes, release: Release, *, floor: tuple[int, int], machine: 
 
 
 def _has_broken_region(library: bytes, machine: str) -> bool:
-    """Whether x86-64 code has the size of the broken region as an immediate and that of its neighbours not.
+    """Whether the size of the broken region is in the code, and that of its neighbours not."""
+    return machine == "x86_64" and _has(library, BROKEN_SIZE) and not _has(library, LAYOUTS["1.2"].size)
 
-    In all builds of 2.8.1 (94fff568) it stands there 7 times; other instruction sets split such a constant.
+
+def _has(library: bytes, size: int) -> bool:
+    """Whether x86-64 code has the size of a region as an immediate; other instruction sets split such a constant.
+
+    In all builds that were looked at it stands there 7 or 8 times (8f3a89c, ec8979d1, 94fff568).
     """
-    good, broken = (struct.pack("<I", size) in library for size in (LAYOUTS["1.2"].size, BROKEN_SIZE))
-    return machine == "x86_64" and broken and not good
+    return struct.pack("<I", size) in library

@@ -29,7 +29,7 @@ def quiet() -> Iterator[None]:
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the image would ship: small stand-ins for library and hook, and what tells the library's version."""
     folder = tmp_path_factory.mktemp("claims-image")
-    (folder / "v.c").write_text("int hami_stand_in(void) { return 1; }\n")
+    (folder / "v.c").write_text("const unsigned hami_stand_in = 2008952;  // the size of its region\n")
     (folder / "h.c").write_text("int main(void) { return 0; }\n")
     for arguments in (("-shared", "-fPIC", "-o", "libvgpu.so", "v.c"), ("-o", "hami-region-hook", "h.c")):
         subprocess.run(["gcc", *arguments], cwd=folder, check=True, timeout=60)

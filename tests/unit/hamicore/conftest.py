@@ -12,8 +12,10 @@ NATIVE = Path(__file__).parents[3] / "native"
 def built_library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a shared object made by the machine's compiler."""
     folder = tmp_path_factory.mktemp("library")
+    # The sizes of regions, which the code of a real one has, too.
     (folder / "v.c").write_text(
         'const char version[] = "stand-in"; static char zeros[1 << 16]; char *room(void) { return zeros; }\n'
+        "const unsigned regions[] = {2008952, 1197896};\n"
     )
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libvgpu.so", "v.c"], cwd=folder, check=True, timeout=60)
     return (folder / "libvgpu.so").read_bytes()

@@ -268,7 +268,7 @@ def test_a_touched_hook_is_put_back_and_an_old_one_stays(library: Path, hook: Pa
     ("version", "ship_hook", "reason"),
     [
         (None, True, "has no entry in versions.json (SHA-256 "),
-        ("9.0.0", True, "nobody knows how HAMi-core 9.0.0 lays regions out"),
+        ("9.0.0", True, "nobody knows how this build of HAMi-core 9.0.0 lays regions out"),
         ("2.10.0", False, "can't be read: No such file or directory; check --region-hook"),
     ],
 )

@@ -51,6 +51,15 @@ def test_a_layout_that_is_named_wins(built_library: bytes) -> None:
     assert layout_of(built_library, entries(built_library, version="2.10.0", layout="9")) is None
 
 
+def test_a_build_without_the_regions_size_has_no_layout(built_library: bytes) -> None:
+    """A release whose code has another region than its header had when it was read: none is better than a wrong one."""
+    other = built_library.replace(struct.pack("<I", 2008952), struct.pack("<I", 2008960))
+    for machine, layout in (("x86_64", None), ("aarch64", "1.2")):
+        release = recognise(other, read_versions(entries(other, version="2.10.0"), "versions.json"), machine)
+        assert (release.layout.name if release.layout else None) == layout
+    assert layout_of(other, entries(other, version="2.10.0", layout="1.2")) == "1.2"
+
+
 def test_another_digest_is_another_library(built_library: bytes) -> None:
     """One byte more, and nothing is known; nor without a versions.json."""
     versions = entries(built_library, version="2.10.0")
