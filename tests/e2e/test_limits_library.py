@@ -15,6 +15,7 @@ from e2e.daemon import Daemon
 from e2e.inside import Inside, look, look_cleared
 from e2e.manifests import container, pod, request, template
 from e2e.test_limits_restart import container_ids, restarted
+from e2e.waiting import wait_for
 
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
 SOURCE = REPOSITORY / "tests" / "native" / "standin_vgpu.c"
@@ -94,3 +95,28 @@ def test_a_library_that_nobody_knows(other_daemon: Daemon, cluster: Cluster, lib
     assert [(found["library"], found["regions"]) for found in claims()] == [(None, False)] * 2
     [warning] = [entry for entry in other_daemon.log() if "limits are in variables only" in entry["event"]]
     assert "versions.json" in warning["reason"]
+
+
+def test_a_static_program_is_reported(other_daemon: Daemon, cluster: Cluster, tmp_path: Path) -> None:
+    """A static program never loads the library, and nothing limits it: its pod gets an event; one beside it gets none."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "p.c").write_text("#include <unistd.h>\nint main(void) { for (;;) pause(); }\n")
+    command = ["gcc", "-static", "-O2", "-o", str(tmp_path / "program"), str(tmp_path / "p.c")]
+    subprocess.run(command, check=True, timeout=60)
+    other_daemon.start("--container-interval", "0.5")
+    static = {**container("static", claims=["one"]), "command": ["/host/program"]}
+    static["volumeMounts"] = [{"name": "host", "mountPath": "/host"}]
+    cluster.apply(
+        template("t", request(memory="1000Mi")),
+        pod(
+            "p",
+            static,
+            container("dynamic", claims=["two"]),
+            templates={"one": "t", "two": "t"},
+            volumes=[{"name": "host", "hostPath": {"path": str(tmp_path)}}],
+        ),
+    )
+    cluster.running("p")
+    found = wait_for("the event", lambda: cluster.events("p", "GpuLimitNotInForce"), timeout=30)
+    assert len(found) == 1
+    assert "static" in found[0]
