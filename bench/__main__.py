@@ -20,7 +20,12 @@ from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.observe.log import configure
 
-PARTS: Final = {"daemon": prepare.measure, "admission": admission.measure, "pods": pods.measure}
+PARTS: Final = {
+    "daemon": prepare.measure,
+    "admission": admission.measure,
+    "pods": pods.measure,
+    "crowds": pods.measure_crowds,
+}
 
 
 async def conditions(kubeconfig: Path, places: Places) -> dict[str, Any]:

@@ -33,9 +33,8 @@ CROWDS = 3
 REPLICAS = 200
 PROFILE, SHARES = "a100x8", 100
 """GPUs, and pods on each: enough for REPLICAS, so that no pod waits for another one's GPU."""
-_KUBELET_BEAT: Final = 1.0
-"""Seconds between the kubelet's looks at what its containers do (generic PLEG): when a pod is seen to run."""
-_GOLDEN: Final = 0.618034
+SETTLE = 4.0
+"""Seconds after pods are gone, until the node has cleaned up after them and the controllers' allowance of requests is full."""
 
 _MERGE: Final = "application/merge-patch+json"
 
@@ -45,24 +44,27 @@ KINDS: Final[dict[str, Json]] = {"plain": {}, "GPU": {"nvidia.com/gpu": "1", "nv
 
 async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
     """Everything, in order."""
-    async with KubeClient(from_kubeconfig(kubeconfig), timeout=30) as api, working(api, kubeconfig, places) as work:
-        say("pods: a first one of each kind, which doesn't count")
-        for kind in KINDS:
-            await work.start(kind, 1)
-        await work.clear()
+    async with working(kubeconfig, places) as work:
         return [*await singles(work), *await crowds(work), *await deployments(work)]
 
 
+async def measure_crowds(kubeconfig: Path, places: Places) -> list[Figure]:
+    """Only many at once: on a cluster whose controllers are allowed more requests, this shows what that limit costs."""
+    async with working(kubeconfig, places) as work:
+        return await crowds(work)
+
+
 @contextlib.asynccontextmanager
-async def working(api: KubeClient, kubeconfig: Path, places: Places) -> AsyncIterator["Work"]:
+async def working(kubeconfig: Path, places: Places) -> AsyncIterator["Work"]:
     """Webhook and daemon on the cluster's only node, and a namespace to work in."""
     mark = str(kubeconfig.parent.absolute())
-    machine = (await api.ask(Call("list", "nodes", "/api/v1/nodes")))["items"][0]
     async with (
+        KubeClient(from_kubeconfig(kubeconfig), timeout=30) as api,
         installation(api, kubeconfig, places) as installed,
         fresh_namespace(api) as objects,
         contextlib.AsyncExitStack() as stack,
     ):
+        machine = (await api.ask(Call("list", "nodes", "/api/v1/nodes")))["items"][0]
         daemon = await kubeconfig_of(
             api, "hami-kubeletplugin", kubeconfig, places.memory / "daemon.kubeconfig", machine
         )
@@ -90,7 +92,12 @@ async def working(api: KubeClient, kubeconfig: Path, places: Places) -> AsyncIte
 
         await until(published, "the node's ResourceSlices")
         pods = await stack.enter_async_context(followed(api, objects.pods))
-        yield Work(api, objects.name, pods)
+        work = Work(api, objects.name, pods)
+        say("pods: a first one of each kind, which doesn't count")
+        for kind in KINDS:
+            await work.start(kind, 1)
+        await work.clear()
+        yield work
 
 
 class Work:
@@ -144,6 +151,7 @@ class Work:
             return not (await self._api.ask(Call("list", "resourceclaims", self._claims)))["items"]
 
         await until(none, "claims to be gone")
+        await asyncio.sleep(SETTLE)
 
 
 async def singles(work: Work) -> list[Figure]:
@@ -152,10 +160,6 @@ async def singles(work: Work) -> list[Figure]:
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(SINGLES):
         for kind in in_turns(number):
-            # A pod's time has up to one of the kubelet's beats in it, by when in the beat it began. Begun after the end of the
-            # one before, all would begin alike, and a little more or less could cost a whole beat or nothing. So they are
-            # spread over the beat, those of both kinds in the same way.
-            await asyncio.sleep(number * _GOLDEN % 1 * _KUBELET_BEAT)
             times[kind].append(await work.start(kind, 1))
     await work.clear()
     return compared("one pod, from apply to Running", times, 1.1)
@@ -174,11 +178,12 @@ async def crowds(work: Work) -> list[Figure]:
 
 async def deployments(work: Work) -> list[Figure]:
     """From nothing to many pods, at the pace of Kubernetes' own controllers."""
-    rates = {}
+    rates: dict[str, float] = {}
     for kind in KINDS:
+        if rates:
+            await work.clear()
         say(f"pods: a Deployment from 0 to {REPLICAS} {kind} pods")
         rates[kind] = REPLICAS / await work.scale(kind, REPLICAS)
-        await work.clear()
     return [Figure(f"Deployment from 0 to {REPLICAS}, {kind}", "pods/s", [rate]) for kind, rate in rates.items()]
 
 

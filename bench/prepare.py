@@ -23,7 +23,7 @@ CALLERS = 16
 ROUNDS = 5
 """Of all claims through all callers."""
 STARTS = 7
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 20.0
 GPUS, SHARES = 100, 10
 
 

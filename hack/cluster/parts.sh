@@ -18,7 +18,7 @@ declare -A program=(
 )
 
 load_settings() { # what `up` was told, for those who come later
-  version= node=node-1 gates= runtime_config= kubelet_root=/var/lib/kubelet
+  version= node=node-1 gates= runtime_config= manager_qps= kubelet_root=/var/lib/kubelet
   # shellcheck disable=SC1091
   [ ! -f settings ] || . ./settings
   bin=$dir/bin/$version
@@ -115,6 +115,7 @@ start() { # PART
         --kubelet-certificate-authority=pki/ca.crt --kubelet-preferred-address-types=InternalIP "${flags[@]}"
       ;;
     manager)
+      [ -z "$manager_qps" ] || flags+=(--kube-api-qps="$manager_qps" --kube-api-burst="$((2 * manager_qps))")
       launch manager --kubeconfig=pki/manager.kubeconfig --authentication-kubeconfig=pki/manager.kubeconfig \
         --authorization-kubeconfig=pki/manager.kubeconfig --service-account-private-key-file=pki/sa.key \
         --root-ca-file=pki/ca.crt --use-service-account-credentials --leader-elect=false --bind-address=127.0.0.1 "${flags[@]}"
