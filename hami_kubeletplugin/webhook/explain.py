@@ -158,7 +158,7 @@ def _pod(change: Change, rules: Conversion) -> Iterator[str]:
         yield f"annotation for {attribute} -> alike for all GPUs of a container; no effect on containers with one"
     if chosen.exclusive:
         yield f"annotation {annotations.EXCLUSIVE}, or {annotations.GPU_POLICY}: mutex -> each GPU of this pod has {_ALONE}"
-    scheduler = change.pod["spec"].get("schedulerName")
+    scheduler = (change.pod.get("spec") or {}).get("schedulerName")
     if not scheduler or scheduler == DEFAULT_SCHEDULER or not change.converted.uses:
         return
     if scheduler == rules.replace_scheduler:

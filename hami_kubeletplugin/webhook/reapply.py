@@ -28,13 +28,16 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: Callable[[], Sequenc
     if names_ours(old, rules):
         return ()
     made = convert(_unscheduled(pod), rules, sizes)
+    if not made.patch:
+        return ()
     template_of = {
-        claim.get("name"): claim.get("resourceClaimTemplateName")
+        str(claim.get("name")): claim.get("resourceClaimTemplateName")
         for claim in pod["spec"].get("resourceClaims") or ()
         if isinstance(claim, Mapping)
     }
     for use in made.uses:
-        had = [template_of.get(claim.get("name")) for claim in _claims(pod, use.place.pointer)]
+        claims = _claims(pod, use.place.pointer)
+        had = [template_of.get(str(claim.get("name"))) for claim in claims if isinstance(claim, Mapping)]
         if use.template.name not in had:
             raise AdmissionError(
                 f"spec.{use.place.list}[{use.place.number}].resources: the GPUs of a pod can't change, and this asks for "

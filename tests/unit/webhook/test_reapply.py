@@ -1,11 +1,12 @@
 """Applying the manifest of a pod that was converted once more."""
 
+import contextlib
 import copy
 from typing import Any
 
 import pytest
 from hypothesis import given
-from webhook_pods import container, pod, pods, unhurried
+from webhook_pods import bad_pods, container, pod, pods, unhurried
 
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
@@ -54,6 +55,16 @@ def test_the_same_manifest_changes_nothing(manifest: dict[str, Any]) -> None:
         return  # a percentage, and no GPU of the wanted model
     update = applied(manifest, live)
     assert patched(update, reapplied(update, live, RULES, sizes)) == live
+
+
+@unhurried
+@given(bad_pods(), bad_pods())
+def test_whatever_comes(update: dict[str, Any], old: dict[str, Any]) -> None:
+    """No update raises anything but what its author is told."""
+    with contextlib.suppress(AdmissionError):
+        reapplied(update, old, RULES, sizes)
+    with contextlib.suppress(AdmissionError):
+        reapplied(update, {}, RULES, sizes)
 
 
 def test_other_amounts_are_refused() -> None:
