@@ -115,18 +115,22 @@ class Keeper:
     async def run(self) -> None:
         """Renew and publish for ever. What fails is logged, and tried again."""
         wait = Backoff(2, INTERVAL)
-        delay = INTERVAL
+        delay, told = INTERVAL, ""
         while True:
             await self._sleep(delay * random.uniform(0.8, 1.0))  # noqa: S311 - spreads replicas
             try:
                 await self.check()
             except (ApiError, CertificateError) as error:
-                self._log.error("certificate can't be kept", error=str(error), expires_at=str(self.expires_at))
+                if str(error) != told:
+                    told = str(error)
+                    self._log.error(
+                        "certificate can't be kept; trying again", error=told, expires_at=str(self.expires_at)
+                    )
                 delay = wait.delay
                 wait.grow()
             else:
                 wait.reset()
-                delay = INTERVAL
+                delay, told = INTERVAL, ""
 
     async def check(self, *, renew: bool = False) -> None:
         """Look once, and do all that can be done now.

@@ -244,8 +244,8 @@ async def test_a_start_without_api_server_ends(
 
 
 async def test_it_outlives_a_bad_api_server(server: ApiServer, client: TrustClient, clock: Clock) -> None:
-    """Errors of every kind are logged, tried again soon, and no key is in the log."""
-    statuses = [500, 403, 422, 429, 409]
+    """Errors of every kind are logged, each once while it lasts, tried again soon, and no key is in the log."""
+    statuses = [500, 500, 403, 422, 429, 429, 409]
     delays: list[float] = []
 
     async def sleep(seconds: float) -> None:
