@@ -49,7 +49,9 @@ class Daemon:
 
 
 @contextlib.asynccontextmanager
-async def running(kubeconfig: Path, places: Places, api: KubeClient, node: str, simulate: str) -> AsyncIterator[Daemon]:
+async def running(
+    kubeconfig: Path, places: Places, api: KubeClient, node: str, simulate: str, *, region_hook: Path = REGION_HOOK
+) -> AsyncIterator[Daemon]:
     """Start it, wait until it is registered and its GPUs are visible, stop it at the end.
 
     Raises:
@@ -62,16 +64,8 @@ async def running(kubeconfig: Path, places: Places, api: KubeClient, node: str, 
     options = (
         *("run", "--simulate", simulate, "--driver-edits", "none", "--node-name", node, "--log-level", "warning"),
         *("--kubeconfig", kubeconfig, "--registry-dir", registry, "--cdi-dir", memory / "cdi"),
-        *(
-            "--plugin-dir",
-            disk / "plugin",
-            "--hami-dir",
-            disk / "vgpu",
-            "--hami-core",
-            HAMI_CORE,
-            "--region-hook",
-            REGION_HOOK,
-        ),
+        *("--plugin-dir", disk / "plugin", "--hami-dir", disk / "vgpu"),
+        *("--hami-core", HAMI_CORE, "--region-hook", region_hook),
     )
     async with StandinKubelet(registry, poll=0.005) as kubelet:
         visible = asyncio.create_task(_visible(api, node, since))

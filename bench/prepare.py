@@ -1,6 +1,7 @@
 """The node daemon: how long the kubelet waits for it, and what it costs at rest. The caller stands for the kubelet."""
 
 import asyncio
+import statistics
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
             *await references(api, places, singles),
             *await container_starts(places),
             *await usual_node(kubeconfig, places, api, singles, pods),
+            *await regions(kubeconfig, places, api, objects, singles),
             *await full_node(kubeconfig, places, api, objects, singles),
         ]
 
@@ -104,6 +106,28 @@ async def usual_node(
             Figure("memory (PSS) after that", "MB", [daemon.process.pss()], 65),
             Figure("CPU at rest", "%", [idle], 0.3),
         ]
+
+
+async def regions(
+    kubeconfig: Path, places: Places, api: KubeClient, objects: Namespace, singles: Sequence[ClaimRef]
+) -> list[Figure]:
+    """What a region costs a prepare. Two daemons take turns; one has no hook, so its limits are in variables only."""
+    say("8 GPUs: with and without regions")
+    others = await objects.claims(NODES[1], [number % 8 for number in range(len(singles))])
+    async with (
+        running(kubeconfig, places, api, NODES[0], "a100x8") as region,
+        running(kubeconfig, places, api, NODES[1], "a100x8", region_hook=places.disk / "none") as variables,
+    ):
+        made, bare, ignored = Watch(), Watch(), Watch()
+        for one, other in zip(singles, others, strict=True):
+            await there_and_back(region.plugin, one, made, ignored)
+            await there_and_back(variables.plugin, other, bare, ignored)
+    difference = statistics.median(made.laps) - statistics.median(bare.laps)
+    return [
+        Figure("prepare one claim, limits in a region", "ms", made.laps),
+        Figure("    meanwhile in variables only", "ms", bare.laps),
+        Figure("    difference of the medians", "ms", [difference], 1),
+    ]
 
 
 async def full_node(
