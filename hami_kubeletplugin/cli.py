@@ -2,43 +2,21 @@
 
 import asyncio
 import json
-import sys
 from enum import StrEnum
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from hami_kubeletplugin import __version__, show
+from hami_kubeletplugin import show
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Hardware, Identity, Settings, Sharing
 from hami_kubeletplugin.claims.inforce import loaded_now
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
-from hami_kubeletplugin.commandline import given_only, options
+from hami_kubeletplugin.commandline import given_only, options, program, run_program
 from hami_kubeletplugin.observe.log import configure
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def group(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
-    ] = False,
-) -> None:
-    """GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too."""
+app = program("GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too.")
 
 
 @app.command()
@@ -110,8 +88,4 @@ def demo() -> None:
 
 def main() -> NoReturn:
     """Entry point. Exit 0, or 1 with one line on stderr that says what to mend."""
-    try:
-        app()
-    except HamiError as error:
-        sys.exit(f"hami-kubeletplugin: {error}")
-    sys.exit(0)
+    run_program(app, "hami-kubeletplugin")

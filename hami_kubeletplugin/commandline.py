@@ -1,13 +1,17 @@
-"""Options of commands, made from settings models: each is declared, checked and documented once. And tables."""
+"""What the command lines of both programs share. Options are made of settings models, so each is declared and checked once."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+
+from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api.errors import HamiError
 
 _VARIABLES = {
     "node_name": "NODE_NAME",
@@ -17,6 +21,42 @@ _VARIABLES = {
     "hami_core_version": "HAMI_CORE_VERSION",
 }
 """Environment variables with a name that everybody uses, or that would stammer; all others are HAMI_<OPTION>."""
+
+
+def program(summary: str) -> typer.Typer:
+    """A program whose commands are to be added; it knows `--version` already."""
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback(help=summary)
+    def group(
+        *,
+        version: Annotated[
+            bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+        ] = False,
+    ) -> None:
+        """Nothing but its options."""
+
+    return app
+
+
+def run_program(app: typer.Typer, name: str) -> NoReturn:
+    """Run it and end: exit 0, or 1 with one line on stderr that says what to mend."""
+    try:
+        app()
+    except HamiError as error:
+        sys.exit(f"{name}: {error}")
+    sys.exit(0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:

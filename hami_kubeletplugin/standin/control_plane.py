@@ -15,6 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.kube.template_api import place_of
 from hami_kubeletplugin.standin.api_server import ApiServer
 from hami_kubeletplugin.webhook.patch import patched
 
@@ -50,7 +51,7 @@ async def create_pod(api: ApiServer, pod: Mapping[str, Any]) -> Json:
 def create_claims(api: ApiServer, pod: Mapping[str, Any]) -> list[Json]:
     """Create the claims of a pod from the templates that it names, and say in its status which they are."""
     metadata, claims, statuses = pod["metadata"], [], []
-    templates = {_place(template): template for template in api.all("resourceclaimtemplates")}
+    templates = {place_of(template): template for template in api.all("resourceclaimtemplates")}
     for entry in pod["spec"].get("resourceClaims", ()):
         template = templates[metadata["namespace"], entry["resourceClaimTemplateName"]]
         name = f"{metadata['name']}-{entry['name']}-{uuid.uuid4().hex[:5]}"
@@ -73,7 +74,3 @@ def _review(pod: Mapping[str, Any]) -> Json:
         "object": pod,
     }
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-
-
-def _place(obj: Mapping[str, Any]) -> tuple[str, str]:
-    return obj["metadata"]["namespace"], obj["metadata"]["name"]

@@ -2,41 +2,19 @@
 
 import asyncio
 import json
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from hami_kubeletplugin import __version__
-from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.webhook_settings import Certificates, Conversion, WebhookSettings
-from hami_kubeletplugin.commandline import given_only, options
+from hami_kubeletplugin.commandline import given_only, options, program, run_program
 from hami_kubeletplugin.observe.log import configure
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+app = program(
+    "GPU sharing for Kubernetes through DRA: keep your manifests. Each option has an environment variable too."
 )
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def group(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
-    ] = False,
-) -> None:
-    """GPU sharing for Kubernetes through DRA: keep your manifests. Each option has an environment variable too."""
 
 
 @app.command()
@@ -142,8 +120,4 @@ def certs(
 
 def main() -> NoReturn:
     """Entry point. Exit 0, or 1 with one line on stderr that says what to mend."""
-    try:
-        app()
-    except HamiError as error:
-        sys.exit(f"hami-webhook: {error}")
-    sys.exit(0)
+    run_program(app, "hami-webhook")

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiError, ApiNotFound
 from hami_kubeletplugin.kube.client import Event, Object
 from hami_kubeletplugin.kube.resource_api import Listed
-from hami_kubeletplugin.kube.template_api import TemplateClient
+from hami_kubeletplugin.kube.template_api import TemplateClient, place_of
 from hami_kubeletplugin.webhook.follow import follow
 from hami_kubeletplugin.webhook.template import MANAGED_BY, PREFIX, Template
 
@@ -133,7 +133,7 @@ class Templates:
         """Take a list in."""
         version = int(listed.resource_version)
         newer = {place: known for place, known in self._known.items() if known.version > version}
-        there = {_place(obj): _Known.of(obj) for obj in listed.items if _is_interesting(obj)}
+        there = {place_of(obj): _Known.of(obj) for obj in listed.items if _is_interesting(obj)}
         self._known, self._seen = there | newer, version
 
     def take(self, event: Event) -> None:
@@ -141,7 +141,7 @@ class Templates:
         self._seen = int(event.object["metadata"]["resourceVersion"])
         if event.type == "BOOKMARK" or not event.object["metadata"]["name"].startswith(PREFIX):
             return
-        place = _place(event.object)
+        place = place_of(event.object)
         known = self._known.get(place)
         if known is not None and known.version > self._seen:
             return  # from before our own write
@@ -215,10 +215,10 @@ class Templates:
     def _note(self, obj: Object) -> _Known:
         """Take in what the API server answered, unless the watch has been past it: it may be gone by now."""
         if _is_leaving(obj):
-            raise ApiConflict(f"ResourceClaimTemplate {'/'.join(_place(obj))} is being deleted: try again")
+            raise ApiConflict(f"ResourceClaimTemplate {'/'.join(place_of(obj))} is being deleted: try again")
         known = _Known.of(obj)
         if known.version > self._seen:
-            self._known[_place(obj)] = known
+            self._known[place_of(obj)] = known
         return known
 
 
@@ -257,10 +257,6 @@ def _claim_spec(obj: Mapping[str, Any]) -> Any:
 
 def _digest(spec: Any) -> bytes:
     return hashlib.sha256(json.dumps(spec, sort_keys=True, separators=(",", ":")).encode()).digest()
-
-
-def _place(obj: Mapping[str, Any]) -> Place:
-    return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
 def _is_interesting(obj: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
 """kube.client and kube.resource_api: requests, errors and API versions, over real HTTP."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -169,11 +170,12 @@ async def test_answers_of_something_else(server: ApiServer) -> None:
         await runner.cleanup()
 
 
-async def test_a_number_that_python_can_not_hold_is_an_error_of_the_object() -> None:
-    """What a user may write into an opaque config never crashes us, and isn't asked for again as if the server were away."""
+@contextlib.asynccontextmanager
+async def client_of(text: str) -> AsyncIterator[KubeClient]:
+    """A client whose server has this answer for everything."""
 
     async def answer(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text=f'{{"spec": {"9" * 5000}}}')
+        return web.Response(text=text)
 
     runner = web.ServerRunner(web.Server(answer))
     await runner.setup()
@@ -181,11 +183,17 @@ async def test_a_number_that_python_can_not_hold_is_an_error_of_the_object() -> 
     try:
         host, port = runner.addresses[0]
         async with KubeClient(Access(f"http://{host}:{port}")) as client:
-            with pytest.raises(ApiError, match=r"get resourceclaims\S* default/c1 failed: .* can't be read") as refused:
-                await client.get_claim("default", "c1")
-            assert not isinstance(refused.value, ApiUnavailable)
+            yield client
     finally:
         await runner.cleanup()
+
+
+async def test_a_number_that_python_can_not_hold_is_an_error_of_the_object() -> None:
+    """What a user may write into an opaque config never crashes us, and isn't asked for again as if the server were away."""
+    async with client_of(f'{{"spec": {"9" * 5000}}}') as client:
+        with pytest.raises(ApiError, match=r"get resourceclaims\S* default/c1 failed: .* can't be read") as refused:
+            await client.get_claim("default", "c1")
+        assert not isinstance(refused.value, ApiUnavailable)
 
 
 async def test_what_is_nested_without_end_hides_nothing_else() -> None:
@@ -195,18 +203,8 @@ async def test_what_is_nested_without_end_hides_nothing_else() -> None:
         f'{{"metadata": {{"name": "{name}"}}, "spec": {{"a": {spec}}}}}' for name, spec in (("a", deep), ("b", "1"))
     ]
 
-    async def answer(_: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(text=f'{{"items": [{", ".join(items)}], "metadata": {{"resourceVersion": "7"}}}}')
-
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        host, port = runner.addresses[0]
-        async with KubeClient(Access(f"http://{host}:{port}")) as client:
-            found = await client.list_slices("gpu.hami.io")
-    finally:
-        await runner.cleanup()
+    async with client_of(f'{{"items": [{", ".join(items)}], "metadata": {{"resourceVersion": "7"}}}}') as client:
+        found = await client.list_slices("gpu.hami.io")
     assert [item["metadata"]["name"] for item in found.items] == ["a", "b"]
     assert (found.items[1]["spec"], found.resource_version) == ({"a": 1}, "7")
 
