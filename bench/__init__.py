@@ -5,7 +5,7 @@
     admission   the webhook: how long the API server waits for it
     pods        both on a real node: how long pods take to run, with a GPU and without
 
-    daemon      `hami-kubeletplugin run` beside a stand-in for the kubelet
+    daemon      `hami-kubeletplugin run` beside a fake of the kubelet
     webhook     `hami-webhook run`, called by the API server
     process     our programs as processes: memory, CPU time
     objects     pods and allocated claims, made through the API

@@ -10,8 +10,8 @@ from pathlib import Path
 from bench.objects import remove_slices
 from bench.process import HAMI_CORE, PATIENCE, REGION_HOOK, Places, Process, program
 from hami_kubeletplugin.api.names import DRIVER
+from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ async def running(
         *("--plugin-dir", disk / "plugin", "--hami-dir", disk / "vgpu"),
         *("--hami-core", HAMI_CORE, "--region-hook", region_hook),
     )
-    async with StandinKubelet(registry, poll=0.005) as kubelet:
+    async with FakeKubelet(registry, poll=0.005) as kubelet:
         visible = asyncio.create_task(_visible(api, node, since))
         started = time.perf_counter()
         try:

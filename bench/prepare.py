@@ -13,9 +13,9 @@ from bench.objects import NODES, Namespace, namespace
 from bench.process import Places
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.fake.kubelet import Plugin
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.standin.kubelet import Plugin
 
 SINGLES = 300
 """Claims prepared one after the other."""

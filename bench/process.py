@@ -15,7 +15,7 @@ PATIENCE: Final = 30.0
 """Seconds for a process to become ready, and to end."""
 _BUILT: Final = Path(__file__).parents[1] / "tests/build"
 HAMI_CORE: Final = _BUILT / "libvgpu.so"
-"""The stand-in of the tests, as whose release the driver knows how regions are laid out."""
+"""The fake of the tests, as whose release the driver knows how regions are laid out."""
 REGION_HOOK: Final = _BUILT / "hami-region-hook"
 """What the image ships. `hack/native` builds both."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")

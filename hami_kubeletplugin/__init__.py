@@ -5,7 +5,7 @@ The package is a house whose floors import downward only (checked by import-lint
     cli, demo      entry points of the node daemon: parse settings, wire the parts, run
     daemon         the parts of the node daemon in one task group
     show           tables of devices and claims for people
-    standin        a small API server, control plane, kubelet and scheduler for the demo and the unit tests
+    fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
     claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover
@@ -15,7 +15,7 @@ The package is a house whose floors import downward only (checked by import-lint
     kube           the Kubernetes API client
     observe        structured logs, the node daemon's metrics
     files          files that are there whole or not at all
-    commandline    options of commands, from settings
+    program        the frame of both command lines: options from settings, tables
     api            names, errors, settings, GpuConfig: what users read and write
 """
 

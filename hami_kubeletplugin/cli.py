@@ -9,12 +9,12 @@ import typer
 
 from hami_kubeletplugin import show
 from hami_kubeletplugin.api.errors import HamiError
-from hami_kubeletplugin.api.settings import Hardware, Identity, Settings, Sharing
+from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
 from hami_kubeletplugin.claims.inforce import loaded_now
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
-from hami_kubeletplugin.commandline import given_only, options, program, run_program
 from hami_kubeletplugin.observe.log import configure
+from hami_kubeletplugin.program import given_only, options, program, run_program
 
 app = program("GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too.")
 
@@ -41,7 +41,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people
 
 
 @app.command()
-@options(Sharing, Hardware, Identity)
+@options(Sharing, Discovery, Identity)
 def devices(
     output: OutputOption = Output.table,
     node_name: Annotated[

@@ -2,7 +2,7 @@
 
 hardware ──inventory──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
-                           └──> records, caches, CDI specs <── upkeep
+                           └──> records, caches, CDI specs <── recovery
 processes of containers ──> in force ──events──> API server
 """
 
@@ -17,14 +17,14 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.inforce import InForce
+from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.state import NodeState
-from hami_kubeletplugin.claims.upkeep import Upkeep
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
-from hami_kubeletplugin.gpu.watch import Hardware
+from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.config import load as load_kube_config
@@ -87,9 +87,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
-            upkeep.wake()
+            recovery.wake()
 
-        hardware = Hardware(
+        hardware = HardwareWatch(
             source_for(settings),
             interval=settings.rescan_interval,
             on_change=hardware_changed,
@@ -98,13 +98,13 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             api=api,
             inventory=hardware.inventory,
             edits=driver_edits_for(settings),
-            state=NodeState(records=records, specs=specs, host=host, hami_dir=settings.hami_dir),
+            state=NodeFiles(records=records, specs=specs, host=host, hami_dir=settings.hami_dir),
             driver=settings.driver_name,
             node=settings.node_name,
             boot_id=boot_id,
             timeout=settings.prepare_timeout,
         )
-        upkeep = Upkeep(
+        recovery = Recovery(
             claims=claims,
             api=api,
             records=records,
@@ -133,8 +133,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                 tasks.create_task(hardware.run(), name="hardware")
                 tasks.create_task(publisher.run(), name="publisher")
                 tasks.create_task(server.run(), name="kubelet")
-                tasks.create_task(upkeep.run(settings.stale_interval), name="upkeep")
-                tasks.create_task(upkeep.watch(SPEC_WATCH), name="specs")
+                tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
+                tasks.create_task(recovery.watch(SPEC_WATCH), name="specs")
                 tasks.create_task(in_force.run(settings.container_interval), name="in force")
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.

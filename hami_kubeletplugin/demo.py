@@ -24,12 +24,12 @@ from hami_kubeletplugin.api.errors import AdmissionError, HamiError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.fake.control_plane import create_claims, create_pod
+from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
+from hami_kubeletplugin.fake.scheduler import FakeScheduler
 from hami_kubeletplugin.hamicore.versions import VERSIONS_FILE
 from hami_kubeletplugin.observe.log import configure
-from hami_kubeletplugin.standin.api_server import ApiServer
-from hami_kubeletplugin.standin.control_plane import create_claims, create_pod
-from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
-from hami_kubeletplugin.standin.scheduler import StandinScheduler
 from hami_kubeletplugin.webhook import service
 
 NODE = "demo-node"
@@ -65,7 +65,7 @@ async def tell(say: Say) -> None:
     configure("console", "error")
     with tempfile.TemporaryDirectory(prefix="hami-") as folder:
         root = Path(folder)
-        async with ApiServer() as api, StandinKubelet(root / "registry") as kubelet:
+        async with ApiServer() as api, FakeKubelet(root / "registry") as kubelet:
             settings = _settings(root, api.url)
             api.put("nodes", {"metadata": {"name": NODE}})
             async with _running(daemon.run(settings)), _webhook(api, settings.kubeconfig):
@@ -94,7 +94,7 @@ async def _story(say: Say, api: ApiServer, plugin: Plugin, settings: Settings) -
     )
 
     say(_title(5, "Another one comes. Each gets a claim of its own; the scheduler puts both on the same GPU"))
-    scheduler = StandinScheduler(slices)
+    scheduler = FakeScheduler(slices)
     train = _allocated(api, scheduler, pod)
     infer = _allocated(api, scheduler, await create_pod(api, yaml.safe_load(_manifest("infer", INFER))))
     for ref in (train, infer):
@@ -211,13 +211,13 @@ async def _refused(api: ApiServer, manifest: str) -> str:
     raise HamiError("a pod with a mistake was created")
 
 
-def _allocated(api: ApiServer, scheduler: StandinScheduler, pod: Mapping[str, Any]) -> ClaimRef:
+def _allocated(api: ApiServer, scheduler: FakeScheduler, pod: Mapping[str, Any]) -> ClaimRef:
     """Give a pod its claim, allocated and reserved as the control plane would leave it."""
     (claim,) = create_claims(api, pod)
     return _stored(api, scheduler.allocate(claim, pod))
 
 
-def _claim_with_typo(api: ApiServer, scheduler: StandinScheduler) -> ClaimRef:
+def _claim_with_typo(api: ApiServer, scheduler: FakeScheduler) -> ClaimRef:
     """A claim that somebody wrote by hand, and that the webhook never saw."""
     about = {"namespace": "default", "name": "typo"}
     pod = api.put("pods", {"metadata": about, "spec": {"containers": []}})

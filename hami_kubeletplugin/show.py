@@ -7,8 +7,8 @@ from typing import Any, Final
 from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
 from hami_kubeletplugin.claims.inforce import Loaded
 from hami_kubeletplugin.claims.prepared import Prepared, Storage
-from hami_kubeletplugin.commandline import table
 from hami_kubeletplugin.kube import quantity
+from hami_kubeletplugin.program import table
 
 Running = Mapping[tuple[str, str, int], Loaded]
 """By namespace, name and index of use."""

@@ -50,7 +50,7 @@ class Sharing(Options):
     device_core_scaling: float = Field(1.0, ge=0.01, le=100, description="Published cores = 100 x this.")
 
 
-class Hardware(Options):
+class Discovery(Options):
     """Where GPUs are found."""
 
     simulate: str | None = Field(
@@ -93,7 +93,7 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(Sharing, Hardware, Identity):
+class Settings(Sharing, Discovery, Identity):
     """The node daemon's settings."""
 
     node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")

@@ -18,7 +18,7 @@ from hami_kubeletplugin.api.errors import ApiConflict, HamiError, StorageError
 from hami_kubeletplugin.claims.allocation import PodRef
 from hami_kubeletplugin.claims.prepared import Prepared, Use, use_name
 from hami_kubeletplugin.claims.records import Records
-from hami_kubeletplugin.hamicore.processes import PROC, Place, Process, has_loaded, look
+from hami_kubeletplugin.hamicore.processes import PROC, Process, UseKey, has_loaded, look
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
@@ -62,7 +62,7 @@ def loaded_now(claims: Iterable[Prepared], hami_dir: Path, proc: Path = PROC) ->
         (claim.namespace, claim.name, index): loaded
         for claim in known
         for index, use in enumerate(claim.uses)
-        if (loaded := counts.get(Place(claim.uid, use_name(index))) or shared.get((use.owner, use.containers)))
+        if (loaded := counts.get(UseKey(claim.uid, use_name(index))) or shared.get((use.owner, use.containers)))
     }
 
 
@@ -108,10 +108,10 @@ class InForce:
         self._driver, self._node = driver, node
         self.not_limited: int | None = None
         """Running containers in which no process had HAMi-core at the last looks; None while that can't be told."""
-        self._loaded: dict[Place, int] = {}
-        self._bare: dict[Place, _Bare] = {}
-        self._logged: dict[Place, int] = {}
-        self._done: dict[Place, int] = {}
+        self._loaded: dict[UseKey, int] = {}
+        self._bare: dict[UseKey, _Bare] = {}
+        self._logged: dict[UseKey, int] = {}
+        self._done: dict[UseKey, int] = {}
         self._told: dict[str, set[tuple[str, str]]] = {}
         self._blind = False
         self._failure = ""
@@ -184,17 +184,17 @@ class InForce:
                 break
         return answers
 
-    def _known(self, places: Iterable[Place]) -> dict[Place, tuple[Prepared, Use]]:
+    def _known(self, places: Iterable[UseKey]) -> dict[UseKey, tuple[Prepared, Use]]:
         """Those that are ours, with what they belong to."""
         found = {}
         for place in places:
-            with contextlib.suppress(StorageError):  # a damaged record: upkeep says so
+            with contextlib.suppress(StorageError):  # a damaged record: recovery says so
                 claim = self._records.load(place.claim_uid)
                 if claim is not None and (use := _uses(claim).get(place)):
                     found[place] = claim, use
         return found
 
-    async def _report(self, place: Place, claim: Prepared, use: Use) -> HamiError | None:
+    async def _report(self, place: UseKey, claim: Prepared, use: Use) -> HamiError | None:
         """Log once for each start, and have one event for each container of a pod; returns what kept it from being written."""
         bare = self._bare[place]
         names = _names(bare.processes)
@@ -274,10 +274,10 @@ class InForce:
             log.warning(event, error=self._failure, exc_info=unexpected)
 
 
-def _uses(claim: Prepared) -> dict[Place, Use]:
+def _uses(claim: Prepared) -> dict[UseKey, Use]:
     """The uses that have files of this claim mounted."""
     stored = {**claim.stored("region"), **claim.stored("directory")}
-    return {Place(claim.uid, name): use for name, use in stored.items()}
+    return {UseKey(claim.uid, name): use for name, use in stored.items()}
 
 
 def _names(processes: Sequence[Process]) -> str:

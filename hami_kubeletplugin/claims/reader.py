@@ -29,7 +29,7 @@ class ClaimApi(Protocol):
         """GET a Pod, as it is or, at half the cost, as it was some moments ago; raises an ApiError."""
 
 
-class Reader:
+class ClaimReader:
     """Reads the claims and pods of one call, from within the event loop.
 
     An API server that is away is asked again until `patience` seconds of the call are over: the kubelet itself would come

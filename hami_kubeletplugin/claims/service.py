@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
 from hami_kubeletplugin.api.names import cdi_kind
+from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.reader import ClaimApi, Reader
-from hami_kubeletplugin.claims.state import NodeState
+from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader
 from hami_kubeletplugin.gpu.edits import DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
@@ -44,7 +44,7 @@ class Claims:
         api: ClaimApi,
         inventory: Callable[[], Awaitable[Inventory]],
         edits: DriverEditsSource,
-        state: NodeState,
+        state: NodeFiles,
         driver: str,
         node: str,
         boot_id: str,
@@ -57,7 +57,7 @@ class Claims:
 
     async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """Prepare claims; see `ClaimService.prepare`."""
-        reader = Reader(self._api, driver=self._driver, node=self._node, patience=self._timeout * 0.8)
+        reader = ClaimReader(self._api, driver=self._driver, node=self._node, patience=self._timeout * 0.8)
         asked = frozenset(ref.uid for ref in refs)
         try:
             return await self._each(refs, lambda ref: self._prepare(ref, reader, asked), "prepare")
@@ -91,7 +91,7 @@ class Claims:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _prepare(self, ref: ClaimRef, reader: Reader, asked: Container[str]) -> tuple[PreparedDevice, ...]:
+    async def _prepare(self, ref: ClaimRef, reader: ClaimReader, asked: Container[str]) -> tuple[PreparedDevice, ...]:
         started = time.perf_counter()
         async with self._locks.hold(checked_uid(ref.uid)):
             prepared, neighbours = await self._plan_and_put(ref, reader)
@@ -106,7 +106,7 @@ class Claims:
         log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
         return prepared.devices(cdi_kind(self._driver))
 
-    async def _plan_and_put(self, ref: ClaimRef, reader: Reader) -> tuple[Prepared, list[ClaimRef]]:
+    async def _plan_and_put(self, ref: ClaimRef, reader: ClaimReader) -> tuple[Prepared, list[ClaimRef]]:
         """Bring the node's files in line with what the API server says; returns the plan and the claims beside this one.
 
         The caller holds the claim's lock.

@@ -139,14 +139,14 @@ class SimulatedNode(BaseModel):
         return [index if gpu.minor < 0 else gpu.minor for index, gpu in enumerate(self.gpus)]
 
     @property
-    def places(self) -> list[profiles.Place]:
+    def places(self) -> list[profiles.Location]:
         """Where each GPU sits. Whoever gives the bus id gives the rest too: only a default slot has a known root."""
         places = []
         for gpu, minor in zip(self.gpus, self.minors, strict=True):
             board = profiles.MODELS[gpu.model].board if gpu.model else profiles.SERVER
             slot = profiles.place(board, minor)
             if gpu.pci_bus_id is not None:
-                slot = profiles.Place(gpu.pci_bus_id, None, None)
+                slot = profiles.Location(gpu.pci_bus_id, None, None)
             given = {name: getattr(gpu, name) for name in ("pcie_root", "numa_node") if name in gpu.model_fields_set}
             places.append(slot._replace(**given))
         return places

@@ -20,7 +20,7 @@ class Slot(NamedTuple):
     numa: int
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a GPU sits, as `Gpu` says it."""
 
     pci_bus_id: str
@@ -91,9 +91,9 @@ def profile(name: str) -> list[dict[str, str]] | None:
     return [{"model": match[1]} for _ in range(int(match[2]))]
 
 
-def place(board: tuple[Slot, ...], minor: int) -> Place:
+def place(board: tuple[Slot, ...], minor: int) -> Location:
     """Where the GPU with this minor sits: board after board, each in a PCI domain of its own."""
     domain, index = divmod(minor, len(board))
     bus, root, numa = board[index]
     numa_nodes = max(each.numa for each in board) + 1
-    return Place(f"{domain:04x}:{bus:02x}:00.0", f"pci{domain:04x}:{root:02x}", domain * numa_nodes + numa)
+    return Location(f"{domain:04x}:{bus:02x}:00.0", f"pci{domain:04x}:{root:02x}", domain * numa_nodes + numa)

@@ -12,7 +12,7 @@ from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.gpu import nodefile, profiles
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.gpu.nodefile import SimulatedGpu, SimulatedNode
-from hami_kubeletplugin.gpu.profiles import Place
+from hami_kubeletplugin.gpu.profiles import Location
 
 _UUIDS: Final = uuid.uuid5(uuid.NAMESPACE_DNS, "simulated.gpu.hami.io")
 _PRODUCT: Final = {"name", "brand", "architecture", "compute_capability", "memory_mib"}
@@ -79,7 +79,7 @@ def inventory(node: SimulatedNode, node_name: str) -> Inventory:
     return Inventory(tuple(sorted(joined, key=lambda gpu: gpu.bus_order)))
 
 
-def _gpu(node: SimulatedNode, gpu: SimulatedGpu, minor: int, place: Place, node_name: str) -> Gpu:
+def _gpu(node: SimulatedNode, gpu: SimulatedGpu, minor: int, place: Location, node_name: str) -> Gpu:
     product = gpu.model_dump(include=_PRODUCT, exclude_unset=True)
     if gpu.model is not None:
         model = profiles.MODELS[gpu.model]._asdict()

@@ -13,7 +13,7 @@ FIRST_DELAY = 1.0
 """Seconds until the second look for a driver that is missing; doubled each time, up to the normal interval."""
 
 
-class Hardware:
+class HardwareWatch:
     """What is known of this node's GPUs.
 
     Args:

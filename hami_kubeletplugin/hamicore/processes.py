@@ -27,7 +27,7 @@ _PIECES: Final = 256
 """64 MB of maps; the 65530 mappings that a process usually may have (vm.max_map_count) make some 8 MB."""
 
 
-class Place(NamedTuple):
+class UseKey(NamedTuple):
     """What a container use is called on the host: its claim's UID and the name of its files."""
 
     claim_uid: str
@@ -58,7 +58,7 @@ class Look:
     """
 
     others: bool
-    processes: Mapping[Place, tuple[Process, ...]]
+    processes: Mapping[UseKey, tuple[Process, ...]]
 
 
 class _Home(NamedTuple):
@@ -93,7 +93,7 @@ def source(mountinfo: bytes, directory: str) -> Source | None:
     return found
 
 
-def places(mountinfo: bytes, cache: Source) -> frozenset[Place]:
+def places(mountinfo: bytes, cache: Source) -> frozenset[UseKey]:
     """The container uses whose files a process has mounted. Pure.
 
     Args:
@@ -104,7 +104,7 @@ def places(mountinfo: bytes, cache: Source) -> frozenset[Place]:
     for device, root, _ in _mounts(mountinfo):
         ours = device == cache.device and root.startswith(cache.path)
         if ours and (match := _OURS.fullmatch(root[len(cache.path) :])):
-            found.add(Place(match[1].decode(), match[2].decode()))
+            found.add(UseKey(match[1].decode(), match[2].decode()))
     return frozenset(found)
 
 
@@ -125,7 +125,7 @@ def look(hami_dir: Path, proc: Path = PROC) -> Look:
             if home.namespace != own:
                 others[pid] = home
     mounted = _mounted(others, cache, proc) if cache else {}
-    found: dict[Place, list[Process]] = {}
+    found: dict[UseKey, list[Process]] = {}
     for pid, home in others.items():
         if (here := mounted.get(home.namespace)) and (process := _process(proc, pid)):
             for place in here:
@@ -133,13 +133,13 @@ def look(hami_dir: Path, proc: Path = PROC) -> Look:
     return Look(bool(others), {place: tuple(sorted(processes)) for place, processes in found.items()})
 
 
-def _mounted(homes: Mapping[int, _Home], cache: Source, proc: Path) -> dict[str, frozenset[Place]]:
+def _mounted(homes: Mapping[int, _Home], cache: Source, proc: Path) -> dict[str, frozenset[UseKey]]:
     """The container uses of each mount name space.
 
     A process shows the mounts below its own root only; one that changed its root is where its name space is all the same.
     """
     seen: set[_Home] = set()
-    mounted: dict[str, frozenset[Place]] = {}
+    mounted: dict[str, frozenset[UseKey]] = {}
     for pid, home in homes.items():
         if home not in seen and (content := _read(proc / str(pid) / "mountinfo")):
             seen.add(home)

@@ -100,7 +100,7 @@ class TemplateClient(KubeClient):
             ApiConflict: There is one of that name.
             ApiNotFound: There is no such namespace.
         """
-        return await self.ask(TEMPLATES.call("create", *place_of(obj)), obj)
+        return await self.ask(TEMPLATES.call("create", *key_of(obj)), obj)
 
     async def annotate_template(self, namespace: str, name: str, annotations: Mapping[str, str]) -> Object:
         """Set annotations, whatever version the template has by now; returns it.
@@ -118,7 +118,7 @@ class TemplateClient(KubeClient):
             ApiConflict: Somebody wrote in between.
             ApiNotFound: It is gone.
         """
-        await self.ask(TEMPLATES.call("delete", *place_of(obj)), delete_options(obj))
+        await self.ask(TEMPLATES.call("delete", *key_of(obj)), delete_options(obj))
 
     async def pages(self, resource: Namespaced, namespace: str = "") -> AsyncGenerator[Listed]:
         """The objects of a resource in a namespace, or in all, by and by; all pages show the state of the first.
@@ -150,7 +150,7 @@ class TemplateClient(KubeClient):
         Raises:
             ApiConflict: Somebody was faster.
         """
-        return await self.ask(LEASES.call("create", *place_of(obj)), obj)
+        return await self.ask(LEASES.call("create", *key_of(obj)), obj)
 
     async def update_lease(self, obj: Mapping[str, Any]) -> Object:
         """Replace a Lease, if it still has the resource version of `obj`.
@@ -158,9 +158,9 @@ class TemplateClient(KubeClient):
         Raises:
             ApiConflict: Somebody was faster.
         """
-        return await self.ask(LEASES.call("update", *place_of(obj)), obj)
+        return await self.ask(LEASES.call("update", *key_of(obj)), obj)
 
 
-def place_of(obj: Mapping[str, Any]) -> tuple[str, str]:
+def key_of(obj: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name of an object."""
     return obj["metadata"]["namespace"], obj["metadata"]["name"]

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from hami_kubeletplugin.api.webhook_settings import Certificates, Conversion, WebhookSettings
-from hami_kubeletplugin.commandline import given_only, options, program, run_program
 from hami_kubeletplugin.observe.log import configure
+from hami_kubeletplugin.program import given_only, options, program, run_program
 
 app = program(
     "GPU sharing for Kubernetes through DRA: keep your manifests. Each option has an environment variable too."
@@ -57,12 +57,12 @@ def convert(
     Pods, and pod templates wherever they are, in Deployments as in custom resources, are converted as the webhook does; all else
     comes out as it is. If something can't be converted, nothing is printed on stdout.
     """
-    from hami_kubeletplugin.webhook import documents, offline  # noqa: PLC0415 - `run` needs no YAML
-    from hami_kubeletplugin.webhook.explain import explain as explained  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.offline import documents, inputs  # noqa: PLC0415 - `run` needs no YAML
+    from hami_kubeletplugin.webhook.offline.explain import explain as explained  # noqa: PLC0415
 
     rules = Conversion.checked(**given_only(given))
-    sizes = offline.sizes(gpu_memory, kubeconfig, rules)
-    result = documents.convert_files(offline.read_files(filename), rules, sizes)
+    sizes = inputs.sizes(gpu_memory, kubeconfig, rules)
+    result = documents.convert_files(inputs.read_files(filename), rules, sizes)
     for change in result.changes:
         told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)
         for line in told:
@@ -97,15 +97,15 @@ def certs(
     After a key was stolen: --renew; when that certificate has become the current one, and a minute later is served by all
     webhooks, empty caBundle in both configurations: the webhook writes it again, without the earlier certificates.
     """
+    from hami_kubeletplugin.kube.certificate_api import CertificateClient  # noqa: PLC0415
     from hami_kubeletplugin.kube.config import load  # noqa: PLC0415 - `convert` needs no API server
-    from hami_kubeletplugin.kube.trust_api import TrustClient  # noqa: PLC0415
-    from hami_kubeletplugin.webhook import certs as told  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.certificate import report as told  # noqa: PLC0415
 
     settings = Certificates.checked(**given_only(given))
     configure("console", "warning")
 
     async def look() -> told.Report:
-        async with TrustClient(load(kubeconfig)) as api:
+        async with CertificateClient(load(kubeconfig)) as api:
             if renew:
                 await told.renew(settings, api)
             return await told.report(settings, api)

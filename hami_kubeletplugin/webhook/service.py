@@ -15,17 +15,17 @@ from typing import Any, Protocol, TypeVar
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
+from hami_kubeletplugin.kube.certificate_api import CertificateClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.template_api import TemplateClient
-from hami_kubeletplugin.kube.trust_api import TrustClient
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.webhook.admission import Admission
-from hami_kubeletplugin.webhook.certificates import certificates_for
-from hami_kubeletplugin.webhook.collector import Collector
-from hami_kubeletplugin.webhook.metrics import Metrics
-from hami_kubeletplugin.webhook.server import AdmissionServer
-from hami_kubeletplugin.webhook.sizes import Sizes
-from hami_kubeletplugin.webhook.templates import Templates
+from hami_kubeletplugin.webhook.admission.answer import Admission
+from hami_kubeletplugin.webhook.admission.metrics import Metrics
+from hami_kubeletplugin.webhook.admission.server import AdmissionServer
+from hami_kubeletplugin.webhook.certificate.source import certificates_for
+from hami_kubeletplugin.webhook.cluster.collector import Collector
+from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
+from hami_kubeletplugin.webhook.cluster.templates import Templates
 
 log = get_logger()
 _T = TypeVar("_T")
@@ -58,10 +58,10 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
         signal.SIGHUP, log.info, "SIGHUP ignored: files of certificates are watched, options are not"
     )
     access = load_kube_config(settings.kubeconfig)
-    async with TemplateClient(access) as api, TrustClient(access) as trust:
+    async with TemplateClient(access) as api, CertificateClient(access) as trust:
         metrics = Metrics()
         templates = Templates(api, count=metrics.template)
-        sizes = Sizes(api, settings.driver_name)
+        sizes = PublishedSizes(api, settings.driver_name)
         collector = Collector(api, settings, count=metrics.template)
         certificates = certificates_for(settings, trust)
         metrics.watch_sizes(lambda: len(sizes.known()))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.cluster import NAMESPACE, REPOSITORY, Cluster
-from e2e.daemon import Daemon
-from e2e.waiting import wait_for
+from tests.e2e.cluster import NAMESPACE, REPOSITORY, Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.waiting import wait_for
 
 KUBERNETES = os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2")
 KEEP = os.environ.get("HAMI_E2E_KEEP") == "1"
@@ -62,7 +62,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def library() -> Path:
-    """The stand-in for libvgpu.so; beside it its versions.json and the hook that renews regions."""
+    """The fake of libvgpu.so; beside it its versions.json and the hook that renews regions."""
     subprocess.run([REPOSITORY / "hack" / "native"], check=True, timeout=120)
     return REPOSITORY / "tests" / "build" / "libvgpu.so"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import NODE
-from e2e.waiting import wait_for
+from tests.e2e.cluster import NODE
+from tests.e2e.waiting import wait_for
 
 DRIVER = "gpu.hami.io"
 KUBELET_ROOT = Path("/var/lib/kubelet")

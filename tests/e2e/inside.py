@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from e2e.cluster import Cluster
-from e2e.manifests import LOOK
+from tests.e2e.cluster import Cluster
+from tests.e2e.manifests import LOOK
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Inside:
         env: Its variables.
         preload: Content of /etc/ld.so.preload.
         mounts: By mount point.
-        report: What the stand-in for libvgpu.so said; empty if it was not loaded.
+        report: What the fake of libvgpu.so said; empty if it was not loaded.
     """
 
     env: dict[str, str]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from e2e.cluster import NAMESPACE
-from e2e.daemon import DRIVER
+from tests.e2e.cluster import NAMESPACE
+from tests.e2e.daemon import DRIVER
 
 Json = dict[str, Any]
 API = "resource.k8s.io/v1"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from e2e.cluster import Cluster
-from e2e.daemon import Daemon
-from e2e.inside import look, read
-from e2e.manifests import LOOK, claim, config, container, init_container, minor, pod, request, template
-from e2e.waiting import wait_for
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import look, read
+from tests.e2e.manifests import LOOK, claim, config, container, init_container, minor, pod, request, template
+from tests.e2e.waiting import wait_for
 
 
 def allocated(cluster: Cluster, claim_name: str) -> list[str]:

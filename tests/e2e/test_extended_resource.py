@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from e2e.cluster import REPOSITORY, Cluster
-from e2e.daemon import Daemon
-from e2e.inside import look
-from e2e.manifests import container, pod
+from tests.e2e.cluster import REPOSITORY, Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import look
+from tests.e2e.manifests import container, pod
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import Cluster
-from e2e.daemon import KUBELET_ROOT, Daemon
-from e2e.inside import look
-from e2e.manifests import claim, container, minor, pod, request, template
-from e2e.test_publish import slices
-from e2e.waiting import wait_for
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import KUBELET_ROOT, Daemon
+from tests.e2e.inside import look
+from tests.e2e.manifests import claim, container, minor, pod, request, template
+from tests.e2e.test_publish import slices
+from tests.e2e.waiting import wait_for
 
 OUTAGE = 30
 """Seconds that the API server is away."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, KubectlFailed
-from e2e.conftest import clean
-from e2e.daemon import Daemon
-from e2e.inside import look, look_cleared
-from e2e.manifests import Json, claim, container, init_container, minor, pod, request
+from tests.e2e.cluster import Cluster, KubectlFailed
+from tests.e2e.conftest import clean
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import look, look_cleared
+from tests.e2e.manifests import Json, claim, container, init_container, minor, pod, request
 
 PRELOAD, LIBRARY, REGION = "/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so", "/tmp/cudevshr.cache"
 PROTECTED = Path("/proc/sys/fs/protected_regular")

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import REPOSITORY, Cluster
-from e2e.daemon import Daemon
-from e2e.inside import Inside, look, look_cleared
-from e2e.manifests import container, pod, request, template
-from e2e.test_limits_restart import container_ids, restarted
-from e2e.waiting import wait_for
+from tests.e2e.cluster import REPOSITORY, Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import Inside, look, look_cleared
+from tests.e2e.manifests import container, pod, request, template
+from tests.e2e.test_limits_restart import container_ids, restarted
+from tests.e2e.waiting import wait_for
 
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
-SOURCE = REPOSITORY / "tests" / "native" / "standin_vgpu.c"
+SOURCE = REPOSITORY / "tests" / "native" / "fake_vgpu.c"
 
 
 @pytest.fixture

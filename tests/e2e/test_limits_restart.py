@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import NAMESPACE, Cluster
-from e2e.conftest import clean
-from e2e.daemon import Daemon
-from e2e.inside import look, look_cleared
-from e2e.manifests import Json, claim, container, init_container, pod, request, template
-from e2e.waiting import wait_for
+from tests.e2e.cluster import NAMESPACE, Cluster
+from tests.e2e.conftest import clean
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import look, look_cleared
+from tests.e2e.manifests import Json, claim, container, init_container, pod, request, template
+from tests.e2e.waiting import wait_for
 
 USE = "VGPU_REPORT=1 VGPU_ALLOC=900"
 """With a program behind it: it uses 900 of the 1000 MiB that containers here have."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import Cluster
-from e2e.daemon import Daemon
-from e2e.inside import look
-from e2e.manifests import claim, container, pod, request
-from e2e.other_driver import NAME, VARIABLE, OtherDriver
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import look
+from tests.e2e.manifests import claim, container, pod, request
+from tests.e2e.other_driver import NAME, VARIABLE, OtherDriver
 
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 

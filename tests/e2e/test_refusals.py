@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster
-from e2e.daemon import Daemon
-from e2e.manifests import claim, config, container, pod, request
-from e2e.waiting import wait_for
+from tests.e2e.cluster import Cluster
+from tests.e2e.daemon import Daemon
+from tests.e2e.manifests import claim, config, container, pod, request
+from tests.e2e.waiting import wait_for
 
 FAILED = "FailedPrepareDynamicResources"
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from e2e.cluster import REPOSITORY, Cluster, Json
-from e2e.waiting import wait_for
-from e2e.webhook.objects import dry_run, gpu_pod, wanting
-from e2e.webhook.process import ADDRESS, Webhook
+from tests.e2e.cluster import REPOSITORY, Cluster, Json
+from tests.e2e.waiting import wait_for
+from tests.e2e.webhook.objects import dry_run, gpu_pod, wanting
+from tests.e2e.webhook.process import ADDRESS, Webhook
 
 CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 

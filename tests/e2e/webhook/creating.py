@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from e2e.cluster import NAMESPACE
-from e2e.webhook.objects import gpu_pod, wanting
 from hami_kubeletplugin.api.errors import ApiError
 from hami_kubeletplugin.kube.client import Call, Client
 from hami_kubeletplugin.kube.config import load
+from tests.e2e.cluster import NAMESPACE
+from tests.e2e.webhook.objects import gpu_pod, wanting
 
 AT_ONCE = 4
 REAL = 40

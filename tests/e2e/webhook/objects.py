@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from e2e.cluster import NAMESPACE, Cluster
-from e2e.manifests import container, pod
+from tests.e2e.cluster import NAMESPACE, Cluster
+from tests.e2e.manifests import container, pod
 
 Json = dict[str, Any]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from e2e.cluster import NAMESPACE, REPOSITORY, Cluster, KubectlFailed
-from e2e.conftest import clean
-from e2e.daemon import Daemon
-from e2e.manifests import claim, config, container, pod, request, template
-from e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
-from e2e.webhook.process import Webhook
+from tests.e2e.cluster import NAMESPACE, REPOSITORY, Cluster, KubectlFailed
+from tests.e2e.conftest import clean
+from tests.e2e.daemon import Daemon
+from tests.e2e.manifests import claim, config, container, pod, request, template
+from tests.e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
+from tests.e2e.webhook.process import Webhook
 
 ACCOUNT = "system:serviceaccount:hami-system:hami-webhook"
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import NAMESPACE, Cluster, KubectlFailed
-from e2e.daemon import DRIVER, Daemon
-from e2e.inside import look
-from e2e.manifests import API, container, pod
-from e2e.waiting import wait_for
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook import cel
-from hami_kubeletplugin.webhook.demand import Demand
-from hami_kubeletplugin.webhook.selection import MOST_VALUES, Selection
-from hami_kubeletplugin.webhook.template import MOST_SIZES, GpuSize, Template, template
+from hami_kubeletplugin.webhook.conversion import cel
+from hami_kubeletplugin.webhook.conversion.annotations import MOST_VALUES, Selection
+from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.template import MOST_SIZES, GpuSize, Template, template
+from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
+from tests.e2e.daemon import DRIVER, Daemon
+from tests.e2e.inside import look
+from tests.e2e.manifests import API, container, pod
+from tests.e2e.waiting import wait_for
 
 HOSTILE = (
     *('"', "'", "`", '"""', "'''", "\\", '\\"', "\\\\", "\\u0022", "\\x22", "\\101", "\\0", 'r"', "R'", 'b"', 'rb"""'),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from e2e.cluster import REPOSITORY, Cluster, Json
-from e2e.waiting import wait_for
-from e2e.webhook.process import Webhook
+from tests.e2e.cluster import REPOSITORY, Cluster, Json
+from tests.e2e.waiting import wait_for
+from tests.e2e.webhook.process import Webhook
 
 MANIFEST = REPOSITORY / "webhook.yaml"
 

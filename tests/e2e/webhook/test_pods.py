@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import NAMESPACE, Cluster, KubectlFailed
-from e2e.conftest import clean
-from e2e.daemon import Daemon
-from e2e.inside import look, read
-from e2e.manifests import LOOK, claim, minor, request
-from e2e.test_publish import published
-from e2e.waiting import wait_for
-from e2e.webhook.objects import devices, gpu_pod, results, templates, wanting
-from e2e.webhook.process import Webhook
+from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
+from tests.e2e.conftest import clean
+from tests.e2e.daemon import Daemon
+from tests.e2e.inside import look, read
+from tests.e2e.manifests import LOOK, claim, minor, request
+from tests.e2e.test_publish import published
+from tests.e2e.waiting import wait_for
+from tests.e2e.webhook.objects import devices, gpu_pod, results, templates, wanting
+from tests.e2e.webhook.process import Webhook
 
 T4, L40S, OTHER_L40S, OTHER_T4 = "hami-gpu-2", "hami-gpu-3", "hami-gpu-1", "hami-gpu-0"
 """The simulated node `mixed`, in the order in which its GPUs are filled."""

@@ -1,4 +1,4 @@
-"""A node in a temporary directory, a stand-in library, and logs that cost nothing."""
+"""A node in a temporary directory, a fake library, and logs that cost nothing."""
 
 import hashlib
 import json
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import structlog
-from claims_node import Api, Json, Node, simple
 
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from tests.unit.claims.node import Api, Json, Node, simple
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,7 +27,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the image would ship: small stand-ins for library and hook, and what tells the library's version."""
+    """What the image would ship: small fakes of library and hook, and what tells the library's version."""
     folder = tmp_path_factory.mktemp("claims-image")
     (folder / "v.c").write_text("const unsigned hami_stand_in = 2008952;  // the size of its region\n")
     (folder / "h.c").write_text("int main(void) { return 0; }\n")

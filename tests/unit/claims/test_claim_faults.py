@@ -11,8 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cdi_runtime import inject, kubelet_ids
-from claims_node import (
+
+from hami_kubeletplugin.api.errors import RecordDamaged
+from hami_kubeletplugin.hamicore.shipped import Shipped
+from tests.unit.claims.cdi_runtime import inject, kubelet_ids
+from tests.unit.claims.file_faults import ERRORS, Died, error, faults
+from tests.unit.claims.node import (
     GPUS,
     UUID,
     Json,
@@ -24,10 +28,6 @@ from claims_node import (
     refusal,
     result,
 )
-from file_faults import ERRORS, Died, error, faults
-
-from hami_kubeletplugin.api.errors import RecordDamaged
-from hami_kubeletplugin.hamicore.shipped import Shipped
 
 POD = pod("p", container("x", "c/a"), container("y", "c/b"))
 BEFORE = claim("c", [result(0, "1Gi", "10", request="a"), result(1, "2Gi", "20", request="b")])

@@ -5,12 +5,12 @@ import os
 import threading
 
 import pytest
-from claims_node import Json, Node, claim, container, devices, pod, ref, refusal, result, simple
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import read_claim
+from tests.unit.claims.node import Json, Node, claim, container, devices, pod, ref, refusal, result, simple
 
 
 @pytest.mark.parametrize("amount", ["1e30", "8Ei", "1e999"])
@@ -61,15 +61,15 @@ async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
 
     monkeypatch.setattr(node.state, "load", load)
     monkeypatch.setattr(node.api, "get_claim", get_claim)
-    upkeep = node.upkeep()
+    recovery = node.recovery()
     with capture_logs() as log:
-        await upkeep.repair()
-        await upkeep.repair()
+        await recovery.repair()
+        await recovery.repair()
     assert node.spec(one) is not None
     assert [entry["claim_uid"] for entry in log if entry.get("exc_info")] == [bad["metadata"]["uid"]]
     node.api.claims.pop(("default", one["metadata"]["name"]))
     for node.now in (0, 300):
-        await upkeep.clean_up()
+        await recovery.clean_up()
     assert node.records.uids() == [bad["metadata"]["uid"]]
 
 

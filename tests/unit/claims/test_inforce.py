@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_node import DRIVER, NODE, Json, claim, container, pod, ref, result, uid_of
-from claims_node import GPUS as INVENTORY
-from proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.claims.allocation import read_claim
@@ -17,9 +14,12 @@ from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.standin.api_server import ApiServer
+from tests.unit.claims.node import DRIVER, NODE, Json, claim, container, pod, ref, result, uid_of
+from tests.unit.claims.node import GPUS as INVENTORY
+from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree
 
 CLAIM = claim("c", [result()], pods=["p"])
 UID: str = CLAIM["metadata"]["uid"]

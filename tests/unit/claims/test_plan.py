@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 
 import pytest
-from claims_node import (
+
+from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.claims.allocation import read_claim
+from hami_kubeletplugin.claims.plan import plan
+from hami_kubeletplugin.claims.pods import read_pod
+from hami_kubeletplugin.claims.prepared import Prepared, Use
+from hami_kubeletplugin.gpu.model import Inventory
+from tests.unit.claims.node import (
     DRIVER,
     GPUS,
     NODE,
@@ -18,13 +25,6 @@ from claims_node import (
     ref,
     result,
 )
-
-from hami_kubeletplugin.api.errors import ClaimError
-from hami_kubeletplugin.claims.allocation import read_claim
-from hami_kubeletplugin.claims.plan import plan
-from hami_kubeletplugin.claims.pods import read_pod
-from hami_kubeletplugin.claims.prepared import Prepared, Use
-from hami_kubeletplugin.gpu.model import Inventory
 
 
 def planned(obj: Json, pods: Sequence[Json], *beside: Json, gpus: Inventory = GPUS) -> Prepared:

@@ -1,9 +1,9 @@
 """read_pod: which container sees which request of which claim, as the kubelet injects them."""
 
 import pytest
-from claims_node import Json, container, pod
 
 from hami_kubeletplugin.claims.pods import Container, Kind, read_pod
+from tests.unit.claims.node import Json, container, pod
 
 
 def uses(obj: Json) -> dict[str, tuple[tuple[str, str | None], ...]]:

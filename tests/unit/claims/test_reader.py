@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from claims_node import NAMESPACE, NODE, Api, claim, container, pod, ref, result
 
 from hami_kubeletplugin.claims.pods import Pod
-from hami_kubeletplugin.claims.reader import Reader
+from hami_kubeletplugin.claims.reader import ClaimReader
+from tests.unit.claims.node import NAMESPACE, NODE, Api, claim, container, pod, ref, result
 
 Json = dict[str, Any]
 DRIVER = "gpu.hami.io"
@@ -16,7 +16,7 @@ DRIVER = "gpu.hami.io"
 
 async def pods(api: Api, obj: Json) -> list[Pod]:
     """The pods of a claim, as a call of the kubelet reads them."""
-    reader = Reader(api, driver=DRIVER, node=NODE, patience=5)
+    reader = ClaimReader(api, driver=DRIVER, node=NODE, patience=5)
     try:
         return await reader.pods(await reader.claim(ref(obj)))
     finally:

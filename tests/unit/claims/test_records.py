@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_node import Node, claim, container, pod, result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from hami_kubeletplugin.claims import records
 from hami_kubeletplugin.claims.allocation import PodRef
 from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, Use
 from hami_kubeletplugin.claims.records import Records, decode, encode
+from tests.unit.claims.node import Node, claim, container, pod, result
 
 text = st.text(max_size=12)
 amount = st.integers(0, 2**50)

@@ -7,8 +7,20 @@ from typing import Any
 
 import jsonschema
 import pytest
-from cdi_runtime import check, inject
-from claims_node import (
+
+from hami_kubeletplugin.api.cdi import Spec
+from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.claims.allocation import read_claim
+from hami_kubeletplugin.claims.plan import plan
+from hami_kubeletplugin.claims.pods import read_pod
+from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.claims.spec import regions, render
+from hami_kubeletplugin.gpu.edits import DriverEdits
+from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.hamicore.host import Installed, Renewal
+from hami_kubeletplugin.hamicore.region import LAYOUTS
+from tests.unit.claims.cdi_runtime import check, inject
+from tests.unit.claims.node import (
     DRIVER,
     GPUS,
     KIND,
@@ -26,18 +38,6 @@ from claims_node import (
     result,
     uid_of,
 )
-
-from hami_kubeletplugin.api.cdi import Spec
-from hami_kubeletplugin.api.errors import ClaimError
-from hami_kubeletplugin.claims.allocation import read_claim
-from hami_kubeletplugin.claims.plan import plan
-from hami_kubeletplugin.claims.pods import read_pod
-from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.spec import regions, render
-from hami_kubeletplugin.gpu.edits import DriverEdits
-from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.hamicore.host import Installed, Renewal
-from hami_kubeletplugin.hamicore.region import LAYOUTS
 
 HAMI = Path("/usr/local/vgpu")
 VARIABLES_ONLY = Installed(HAMI / "lib/libvgpu.so.0123", HAMI / "ld.so.preload", HAMI / "lock")

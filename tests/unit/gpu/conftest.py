@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.gpu.discover import NvmlSource
+from tests import REPOSITORY
 
-TESTS = Path(__file__).parents[2]
+TESTS = REPOSITORY / "tests"
 
 
 @pytest.fixture(scope="session")

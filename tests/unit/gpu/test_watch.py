@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, NvmlCallFailed
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
-from hami_kubeletplugin.gpu.watch import FIRST_DELAY, Hardware
+from hami_kubeletplugin.gpu.watch import FIRST_DELAY, HardwareWatch
 
 INTERVAL = 10.0
 HANGS = NvmlCallFailed("nvmlDeviceGetCount", 10, "no answer")
@@ -44,10 +44,10 @@ class Looks:
 
 
 @asynccontextmanager
-async def told(*answers: Inventory | HardwareError) -> AsyncIterator[tuple[Looks, Hardware]]:
+async def told(*answers: Inventory | HardwareError) -> AsyncIterator[tuple[Looks, HardwareWatch]]:
     """What became of it once all answers were given."""
     looks = Looks(*answers)
-    hardware = Hardware(looks, interval=INTERVAL, on_change=looks.offered.append, sleep=looks.sleep)
+    hardware = HardwareWatch(looks, interval=INTERVAL, on_change=looks.offered.append, sleep=looks.sleep)
     running = asyncio.create_task(hardware.run())
     try:
         async with asyncio.timeout(5):

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).parents[3] / "native"
+from tests import REPOSITORY
+
+NATIVE = REPOSITORY / "native"
 
 
 @pytest.fixture(scope="session")
@@ -14,7 +16,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("library")
     # The sizes of regions, which the code of a real one has, too.
     (folder / "v.c").write_text(
-        'const char version[] = "stand-in"; static char zeros[1 << 16]; char *room(void) { return zeros; }\n'
+        'const char version[] = "fake"; static char zeros[1 << 16]; char *room(void) { return zeros; }\n'
         "const unsigned regions[] = {2008952, 1197896};\n"
     )
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", "libvgpu.so", "v.c"], cwd=folder, check=True, timeout=60)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from region_hook import CONTAINERD, CRIO, POD, Use, state
+
+from tests.unit.hamicore.hook import CONTAINERD, CRIO, POD, Use, state
 
 BAD, OTHER_POD, FINE = "stdin has no container state", "is prepared for another pod", "it is no regular file"
 """What the hook says of a state. The fine one is followed by the template, which is a folder here, so that nothing is written."""

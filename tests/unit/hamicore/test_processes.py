@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree, is_root
 
-from hami_kubeletplugin.hamicore.processes import PROC, Look, Place, Process, Source, has_loaded, look, places, source
+from hami_kubeletplugin.hamicore.processes import PROC, Look, Process, Source, UseKey, has_loaded, look, places, source
+from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree, is_root
 
 UID = "0b5c1a52-7d6c-4a43-9d3e-2f0f2f4f1a11"
-USE = Place(UID, "use-0")
+USE = UseKey(UID, "use-0")
 CACHE = Source(b"8:1", b"/usr/local/vgpu/cache")
 
 
@@ -45,7 +45,7 @@ def test_where_a_directory_really_is(mounts: bytes, found: Source | None) -> Non
     [
         (f"{HAMI}/cache/{UID}/use-0.region", {USE}),
         (f"{HAMI}/cache/{UID}/use-0.region//deleted", {USE}),
-        (f"{HAMI}/cache/{UID}/use-12", {Place(UID, "use-12")}),
+        (f"{HAMI}/cache/{UID}/use-12", {UseKey(UID, "use-12")}),
         (f"{HAMI}/cache/{UID}/use-0.0123456789abcdef.template", set()),
         (f"{HAMI}/cache/{UID}", set()),
         (f"{HAMI}", set()),
@@ -54,7 +54,7 @@ def test_where_a_directory_really_is(mounts: bytes, found: Source | None) -> Non
         (f"{HAMI}/cache/a/cache/{UID}/use-0.region", set()),
     ],
 )
-def test_whose_files_are_mounted(root: str, found: set[Place]) -> None:
+def test_whose_files_are_mounted(root: str, found: set[UseKey]) -> None:
     """Region file or cache directory of a use; what only looks like one, in a volume or on another disk, is none."""
     assert places(f"60 40 8:1 {root} /tmp/cudevshr.cache rw - ext4 d rw\n".encode(), CACHE) == found
     assert places(f"60 40 8:2 {root} /tmp/cudevshr.cache rw - ext4 d rw\n".encode(), CACHE) == set()
@@ -71,7 +71,7 @@ def test_all_processes_of_a_container_are_found(proc: ProcTree) -> None:
     found = look(HAMI, proc.root)
     assert found.others
     assert [process.pid for process in found.processes[USE]] == [30, 31, 20]
-    assert found.processes[Place(UID, "use-1")] == (Process(40, 40, "sh"),)
+    assert found.processes[UseKey(UID, "use-1")] == (Process(40, 40, "sh"),)
     assert found.processes[USE][2].name == "in (chroot) x"
     assert len(found.processes) == 2
 

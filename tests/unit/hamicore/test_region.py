@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.hamicore.contract import Limit, variables
 from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, MAGIC, Layout, Region, region
+from tests import REPOSITORY
 
-NATIVE = Path(__file__).parents[2] / "native"
+NATIVE = REPOSITORY / "tests/native"
 Gpus = Mapping[str, Limit]
 
 uuids = st.uuids().map(lambda uuid: f"GPU-{uuid}")

@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from region_hook import CLAIM, CONTAINERD, CRIO, HOLDERS, POD, READERS, Use, call, content, process, state
 
 from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, MAGIC, Layout
+from tests import REPOSITORY
+from tests.unit.hamicore.hook import CLAIM, CONTAINERD, CRIO, HOLDERS, POD, READERS, Use, call, content, process, state
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it changes owners, or mounts")
 OTHER = POD[:-1] + "0"
@@ -309,4 +310,4 @@ def test_a_runtime_that_never_ends_the_state_is_given_up(use: Use, impatient_hoo
 
 def test_the_magic_is_the_drivers() -> None:
     """The program's constant and the driver's are one."""
-    assert f"#define MAGIC {MAGIC}\n" in (Path(__file__).parents[3] / "native/hami_region_hook.c").read_text()
+    assert f"#define MAGIC {MAGIC}\n" in (REPOSITORY / "native/hami_region_hook.c").read_text()

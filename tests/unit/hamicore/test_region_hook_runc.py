@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from region_hook import CLAIM, CRIO, HOLDERS, POD, Use, process
+
+from tests.unit.hamicore.hook import CLAIM, CRIO, HOLDERS, POD, Use, process
 
 INSIDE = "/tmp/cudevshr.cache"
 LOOK = r"""

@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from kube_fakes import CLAIM
 
+from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.standin.api_server import ApiServer
+from tests.unit.kube.fakes import CLAIM
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from kube_fakes import new_slice
 
 from hami_kubeletplugin.api.errors import ApiConflict, ApiDenied, ApiForbidden, ApiNotFound
+from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.template_api import PAGE, Namespaced, TemplateClient
-from hami_kubeletplugin.standin.api_server import ApiServer
+from tests.unit.kube.fakes import new_slice
 
 
 def template(name: str = "t", namespace: str = "one", **metadata: Any) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from kubelet_fakes import Claims, Serve, Source
 
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
+from tests.unit.kubelet.fakes import Claims, Serve, Source
 
 
 @pytest.fixture

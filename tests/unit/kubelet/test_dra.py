@@ -3,12 +3,12 @@
 import pytest
 import structlog
 from google.protobuf.descriptor import Descriptor
-from kubelet_fakes import Claims, Serve, device, ref
 
 from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ApiUnavailable, ClaimError
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from hami_kubeletplugin.kubelet.wire import (
     dra_health_v1_pb2,
     dra_health_v1alpha1_pb2,
@@ -16,13 +16,13 @@ from hami_kubeletplugin.kubelet.wire import (
     dra_v1beta1_pb2,
     pluginregistration_v1_pb2,
 )
-from hami_kubeletplugin.standin.kubelet import StandinKubelet
+from tests.unit.kubelet.fakes import Claims, Serve, device, ref
 
 
 @pytest.mark.parametrize(("version", "share"), [("v1.DRAPlugin", "share-1"), ("v1beta1.DRAPlugin", None)])
 async def test_prepare_answers_devices(serve: Serve, settings: Settings, version: str, share: str | None) -> None:
     """A kubelet gets requests, pool, device and CDI ids in both versions, the share only in v1."""
-    async with StandinKubelet(settings.registry_dir, versions=[version]) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir, versions=[version]) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         assert plugin.version == version
         expected = PreparedDevice(("gpu",), "node-1", "hami-gpu-0", ("k8s.gpu.hami.io/claim=claim-uid-1",), share)
@@ -33,7 +33,7 @@ async def test_prepare_answers_devices(serve: Serve, settings: Settings, version
 async def test_one_bad_claim_does_not_fail_the_others(serve: Serve, settings: Settings, claims: Claims) -> None:
     """In a batch each claim has its own answer: the bad one its message, the others their devices."""
     claims.errors["uid-2"] = ClaimError("claim default/claim-2: not allocated to this node")
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         assert await plugin.prepare([ref(1), ref(2), ref(3)]) == {
             "uid-1": (device(ref(1)),),
@@ -46,7 +46,7 @@ async def test_one_bad_claim_does_not_fail_the_others(serve: Serve, settings: Se
 async def test_an_error_of_the_whole_service_is_every_claims(serve: Serve, settings: Settings, claims: Claims) -> None:
     """When the API server is away for all, each claim of the batch gets that message and the call itself succeeds."""
     claims.raises = ApiUnavailable("the API server does not answer")
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         assert await plugin.prepare([ref(1), ref(2)]) == dict.fromkeys(
             ["uid-1", "uid-2"], "the API server does not answer"
@@ -59,7 +59,7 @@ async def test_a_bug_is_answered_per_claim_and_logged_with_its_traceback(
     """An unexpected exception gives a generic answer for each claim, never its inner text, and a log entry to find it by."""
     claims.raises = ValueError("secret inner text")
     with structlog.testing.capture_logs() as logs:
-        async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+        async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
             plugin = await kubelet.plugin(DRIVER)
             prepared = await plugin.prepare([ref(1), ref(2)])
             unprepared = await plugin.unprepare([ref(1)])
@@ -75,7 +75,7 @@ async def test_a_bug_is_answered_per_claim_and_logged_with_its_traceback(
 async def test_a_claim_that_the_service_forgot_gets_an_answer(serve: Serve, settings: Settings, claims: Claims) -> None:
     """Every claim of a request is in the response, even if the service left one out; the others keep their devices."""
     claims.forgets = {"uid-2"}
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         prepared = await plugin.prepare([ref(1), ref(2)])
         assert prepared["uid-1"] == (device(ref(1)),)
@@ -86,7 +86,7 @@ async def test_a_claim_that_the_service_forgot_gets_an_answer(serve: Serve, sett
 async def test_an_error_without_text_is_still_an_error(serve: Serve, settings: Settings, claims: Claims) -> None:
     """An empty error would mean success to the kubelet; the kind of the error stands in."""
     claims.errors["uid-1"] = ClaimError()
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         assert await plugin.prepare([ref(1)]) == {"uid-1": "ClaimError"}
         assert await plugin.unprepare([ref(1)]) == {"uid-1": "ClaimError"}
@@ -95,7 +95,7 @@ async def test_an_error_without_text_is_still_an_error(serve: Serve, settings: S
 async def test_any_text_of_an_error_arrives(serve: Serve, settings: Settings, claims: Claims) -> None:
     """A file name that is no UTF-8, as a container can leave it, and a text of any length still make an answer of the claim."""
     claims.errors = {"uid-1": ClaimError("can't remove /cache/\udcff\udcfe"), "uid-2": ClaimError("x" * 100_000)}
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         answers = await plugin.prepare([ref(1), ref(2), ref(3)])
         assert answers["uid-1"] == r"can't remove /cache/\udcff\udcfe"
@@ -106,7 +106,7 @@ async def test_any_text_of_an_error_arrives(serve: Serve, settings: Settings, cl
 
 async def test_a_claim_that_is_named_twice_is_answered_once(serve: Serve, settings: Settings) -> None:
     """Its devices are not listed twice, or the kubelet would inject them twice."""
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         assert await plugin.prepare([ref(1), ref(2), ref(1)]) == {
             "uid-1": (device(ref(1)),),
@@ -116,7 +116,7 @@ async def test_a_claim_that_is_named_twice_is_answered_once(serve: Serve, settin
 
 async def test_an_empty_request_is_fine(serve: Serve, settings: Settings, claims: Claims) -> None:
     """No claims, no work, an empty answer."""
-    async with StandinKubelet(settings.registry_dir) as kubelet, serve(settings):
+    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
         assert await plugin.prepare([]) == {}
         assert not claims.started.is_set()

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubelet_fakes import Serve, ref
 
 from hami_kubeletplugin.api.errors import AlreadyServing, ServingError, SocketPathTooLong
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from hami_kubeletplugin.kubelet.sockets import SocketFile, dra_socket, driver_lock, registration_socket
-from hami_kubeletplugin.standin.kubelet import StandinKubelet
+from tests.unit.kubelet.fakes import Serve, ref
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="/\0")
@@ -67,7 +67,7 @@ def test_paths_are_absolute(monkeypatch: pytest.MonkeyPatch, short: Path) -> Non
 async def test_odd_characters_in_a_path(serve: Serve, settings: Settings, short: Path) -> None:
     """Spaces, percent signs and non-ASCII in the directories do not keep the kubelet from finding us."""
     odd = settings.model_copy(update={"plugin_dir": short / "a b%41?#ü", "registry_dir": short / "r %2f"})
-    async with StandinKubelet(odd.registry_dir) as kubelet, serve(odd):
+    async with FakeKubelet(odd.registry_dir) as kubelet, serve(odd):
         plugin = await kubelet.plugin(DRIVER)
         assert list(await plugin.prepare([ref(1)])) == ["uid-1"]
         assert (odd.plugin_dir / "dra.sock").is_socket()
@@ -171,7 +171,7 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from kubelet_fakes import Claims, Source
+from tests.unit.kubelet.fakes import Claims, Source
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
@@ -188,7 +188,7 @@ asyncio.run(main())
 
 async def test_a_killed_daemon_is_replaced_at_once(serve: Serve, settings: Settings, short: Path) -> None:
     """After kill -9 the sockets are stale and the lock is free: the next daemon replaces them and the kubelet prepares again."""
-    async with StandinKubelet(settings.registry_dir) as kubelet:
+    async with FakeKubelet(settings.registry_dir) as kubelet:
         daemon = await asyncio.create_subprocess_exec(
             sys.executable, "-c", DAEMON, str(short), str(Path(__file__).parent)
         )

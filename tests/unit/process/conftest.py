@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from process_daemon import NODE, Process
 
-from hami_kubeletplugin.standin.api_server import ApiServer
+from hami_kubeletplugin.fake.api_server import ApiServer
+from tests.unit.process.daemon import NODE, Process
 
 
 @pytest.fixture

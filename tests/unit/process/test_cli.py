@@ -5,12 +5,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from process_daemon import PROGRAM, Process, allocated, until
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.standin.api_server import ApiServer
-from hami_kubeletplugin.standin.kubelet import StandinKubelet
+from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.fake.kubelet import FakeKubelet
+from tests.unit.process.daemon import PROGRAM, Process, allocated, until
 
 
 def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,7 @@ def test_an_empty_variable_says_nothing() -> None:
 async def test_claims_beside_a_running_daemon(process: Process, api: ApiServer, native: Path, kept: str) -> None:
     """`claims` shows what is prepared, for which container, which limits and where they are, and names damaged records."""
     known = ("--hami-core", native / "libvgpu.so", "--region-hook", native / "hami-region-hook")
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await process.start(*(map(str, known) if kept == "region" else ()))
         await until(lambda: api.all("resourceslices"))
         plugin = await kubelet.plugin("gpu.hami.io")

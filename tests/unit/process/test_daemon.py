@@ -4,15 +4,15 @@ import asyncio
 import signal
 
 import pytest
-from process_daemon import NODE, Process, allocated, until
 
-from hami_kubeletplugin.standin.api_server import ApiServer
-from hami_kubeletplugin.standin.kubelet import Plugin, StandinKubelet
+from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
+from tests.unit.process.daemon import NODE, Process, allocated, until
 
 DRIVER = "gpu.hami.io"
 
 
-async def registered(process: Process, api: ApiServer, kubelet: StandinKubelet) -> Plugin:
+async def registered(process: Process, api: ApiServer, kubelet: FakeKubelet) -> Plugin:
     """Start, and wait until registered and published."""
     await process.start()
     await until(lambda: api.all("resourceslices"))
@@ -21,7 +21,7 @@ async def registered(process: Process, api: ApiServer, kubelet: StandinKubelet) 
 
 async def test_sigterm_unregisters_and_exits_0(process: Process, api: ApiServer) -> None:
     """SIGTERM ends the daemon with exit code 0; its sockets are gone, its slices stay for its successor."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await registered(process, api, kubelet)
         assert await process.stop() == 0
         await kubelet.gone(DRIVER)
@@ -32,7 +32,7 @@ async def test_sigterm_unregisters_and_exits_0(process: Process, api: ApiServer)
 
 async def test_sigterm_lets_a_prepare_finish(process: Process, api: ApiServer) -> None:
     """A prepare that is under way when SIGTERM comes is answered, and the exit code is 0."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         ref = allocated(api, "train", memory="4000Mi")
         api.latency = 1.0
@@ -44,7 +44,7 @@ async def test_sigterm_lets_a_prepare_finish(process: Process, api: ApiServer) -
 
 async def test_sighup_loses_nothing(process: Process, api: ApiServer) -> None:
     """SIGHUP changes nothing: the daemon goes on serving what it has prepared."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         ref = allocated(api, "train", memory="4000Mi")
         before = await plugin.prepare([ref])
@@ -56,7 +56,7 @@ async def test_sighup_loses_nothing(process: Process, api: ApiServer) -> None:
 
 async def test_a_killed_daemon_leaves_nothing_lost(process: Process, api: ApiServer) -> None:
     """After kill -9 and a new start the same claim gets the same answer, and unprepare leaves nothing."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         ref = allocated(api, "train", memory="4000Mi", cores="30")
         before = await plugin.prepare([ref])
@@ -72,7 +72,7 @@ async def test_a_killed_daemon_leaves_nothing_lost(process: Process, api: ApiSer
 
 async def test_two_daemons(process: Process, api: ApiServer) -> None:
     """A second daemon for the same driver and node ends with exit code 1 and names the first one's pid."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await registered(process, api, kubelet)
         first = process._process
         assert first
@@ -85,7 +85,7 @@ async def test_two_daemons(process: Process, api: ApiServer) -> None:
 
 async def test_sigterm_ends_the_wait_for_a_predecessor(process: Process, api: ApiServer) -> None:
     """A daemon that still waits for another one to stop goes at once when it gets SIGTERM, with exit code 0."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await registered(process, api, kubelet)
         first = process._process
         await process.start("--lock-timeout", "60")
@@ -97,7 +97,7 @@ async def test_sigterm_ends_the_wait_for_a_predecessor(process: Process, api: Ap
 async def test_api_server_away_at_start(process: Process, api: ApiServer) -> None:
     """Without an API server the daemon registers all the same, and publishes when the server comes."""
     await api.down()
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await process.start()
         await kubelet.plugin(DRIVER)
         assert api.all("resourceslices") == []
@@ -115,7 +115,7 @@ async def test_api_server_away_at_start(process: Process, api: ApiServer) -> Non
 async def test_forbidden(process: Process, api: ApiServer, fault: dict[str, object], words: str) -> None:
     """What RBAC forbids is named in the log, and the daemon stays up and publishes once it is allowed."""
     api.fail(**fault)  # type: ignore[arg-type]
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await process.start()
         await kubelet.plugin(DRIVER)
         await until(lambda: any(words in str(event.get("error", "")) for event in process.events()))
@@ -126,7 +126,7 @@ async def test_forbidden(process: Process, api: ApiServer, fault: dict[str, obje
 async def test_node_object_missing(process: Process, api: ApiServer) -> None:
     """A node that the API server does not know is named in the log; slices come when it is there."""
     api.remove("nodes", NODE)
-    async with StandinKubelet(process.registry):
+    async with FakeKubelet(process.registry):
         await process.start()
         await until(lambda: any(NODE in str(event.get("error", "")) for event in process.events()))
         api.put("nodes", {"metadata": {"name": NODE}})
@@ -137,7 +137,7 @@ async def test_library_missing(process: Process, api: ApiServer) -> None:
     """Without HAMi-core's library a claim is refused, with the path; when it is there the next prepare works."""
     content = process.library.read_bytes()
     process.library.unlink()
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         ref = allocated(api, "train", memory="4000Mi")
         assert str(process.library) in str((await plugin.prepare([ref]))[ref.uid])
@@ -151,7 +151,7 @@ async def test_driver_comes_and_goes(process: Process, api: ApiServer) -> None:
     """Without a driver nothing is published, which is said once; its coming is noticed, and when it went a prepare says so."""
     node = process.root / "node.yaml"
     node.write_text("profile: a100x8\ndriver: missing\n")
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await process.start("--simulate", str(node), "--rescan-interval", "0.1")
         plugin = await kubelet.plugin(DRIVER)
         assert api.all("resourceslices") == []
@@ -168,7 +168,7 @@ async def test_a_gpu_that_vanishes(process: Process, api: ApiServer) -> None:
     """A claim on a GPU that is gone is refused by the device's name; the others go on."""
     node = process.root / "node.yaml"
     node.write_text("profile: a100x8\n")
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await process.start("--simulate", str(node), "--rescan-interval", "0.1")
         plugin = await kubelet.plugin(DRIVER)
         await until(lambda: api.all("resourceslices"))
@@ -184,7 +184,7 @@ async def test_odd_things_in_the_way_at_the_start(process: Process, api: ApiServ
     """What is in the way of specs or records is said, and refuses each prepare; the daemon is there to unprepare."""
     process.cdi.write_text("a file")
     (process.plugin_dir / "claims" / "odd.json.tmp").mkdir(parents=True)
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         said = [str(event.get("error")) for event in process.events() if event["level"] == "error"]
         assert any(str(process.cdi) in error for error in said)
@@ -198,7 +198,7 @@ async def test_odd_things_in_the_way_at_the_start(process: Process, api: ApiServ
 
 async def test_a_plugin_directory_that_was_moved_away(process: Process, api: ApiServer) -> None:
     """Sockets, lock and records are made anew where they belong; what was prepared can be unprepared."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         before, after = allocated(api, "before", memory="4000Mi"), allocated(api, "after", memory="4000Mi")
         await plugin.prepare([before])
@@ -211,7 +211,7 @@ async def test_a_plugin_directory_that_was_moved_away(process: Process, api: Api
 
 async def test_what_ends_the_daemon_is_one_line(process: Process, api: ApiServer) -> None:
     """A directory that was replaced by a file ends it with exit code 1 and the reason, without a traceback."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         await registered(process, api, kubelet)
         process.plugin_dir.rename(process.root / "away")
         process.plugin_dir.write_text("a file")
@@ -224,7 +224,7 @@ async def test_what_ends_the_daemon_is_one_line(process: Process, api: ApiServer
 
 async def test_wiped_specs_come_back(process: Process, api: ApiServer) -> None:
     """CDI specs that somebody wipes are back within seconds, or a container that is started again would not start."""
-    async with StandinKubelet(process.registry) as kubelet:
+    async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         ref = allocated(api, "train", memory="4000Mi")
         await plugin.prepare([ref])

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from publish_fakes import TWO, World, running, until
 
-from hami_kubeletplugin.standin.api_server import ApiServer
+from hami_kubeletplugin.fake.api_server import ApiServer
+from tests.unit.publish.fakes import TWO, World, running, until
 
 
 @pytest.fixture

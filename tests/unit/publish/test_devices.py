@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from publish_fakes import bus_id, gpu
 
 from hami_kubeletplugin.api.settings import Sharing
+from hami_kubeletplugin.fake.api_slices import check_slice
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.publish.devices import device, devices, nvlink_groups, semver
-from hami_kubeletplugin.standin.api_slices import check_slice
+from tests.unit.publish.fakes import bus_id, gpu
 
 
 def as_slice(*described: dict[str, Any]) -> dict[str, Any]:

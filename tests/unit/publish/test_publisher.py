@@ -1,11 +1,11 @@
 """publish.publisher: what it publishes, and how it repairs it. Over HTTP; waits are steered by the tests."""
 
-from publish_fakes import MANY, TWO, World, gpu, running, until
 from structlog.testing import capture_logs
 
+from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.publish import publisher as module
-from hami_kubeletplugin.standin.api_server import ApiServer
+from tests.unit.publish.fakes import MANY, TWO, World, gpu, running, until
 
 
 async def test_first_publish(world: World) -> None:

@@ -1,12 +1,12 @@
 """publish.publisher: API servers that are away, old, strict or lossy. Over HTTP; waits are steered by the tests."""
 
 import pytest
-from publish_fakes import MANY, TWO, World, gpu, running, until
 from structlog.testing import capture_logs
 
+from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.publish import publisher as module
-from hami_kubeletplugin.standin.api_server import ApiServer
+from tests.unit.publish.fakes import MANY, TWO, World, gpu, running, until
 
 
 async def test_server_that_is_away_costs_only_the_wait(world: World) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hami_kubeletplugin.fake.api_slices import check_slice
 from hami_kubeletplugin.publish.slices import Pool, Write, differences, reconcile, split
-from hami_kubeletplugin.standin.api_slices import check_slice
 
 POOL = Pool("gpu.hami.io", "n1", "node-uid")
 

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import structlog
-from webhook_https import CertificateFiles, certificate
-from webhook_server import Both, serving
+
+from tests.unit.webhook.admission.https import CertificateFiles, certificate
+from tests.unit.webhook.server import Both, serving
 
 
 @pytest.fixture(autouse=True)

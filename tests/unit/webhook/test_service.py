@@ -1,4 +1,4 @@
-"""`hami-webhook run` as a process, against a stand-in API server."""
+"""`hami-webhook run` as a process, against a fake API server."""
 
 import asyncio
 import base64
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from webhook_https import ApiServerSide, CertificateFiles, gpu_pod, pod, review, until
 
-from hami_kubeletplugin.standin.api_server import ApiServer
+from hami_kubeletplugin.fake.api_server import ApiServer
+from tests.unit.webhook.admission.https import ApiServerSide, CertificateFiles, gpu_pod, pod, review, until
 
 PROGRAM = Path(sys.executable).parent / "hami-webhook"
 TOKEN = "a-token-that-nobody-may-see"

@@ -1,0 +1,202 @@
+"""What happens to claims without the kubelet asking: recovery at the start, repair, and clean-up of stale ones."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.errors import (
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    HamiError,
+    RecordDamaged,
+    StorageError,
+)
+from hami_kubeletplugin.claims.allocation import has_devices_of
+from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.claims.reader import ClaimApi
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.service import Claims
+from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+
+class Recovery:
+    """Keeps the prepared claims of this node right.
+
+    Args:
+        claims: The service; its locks keep us out of the kubelet's way.
+        api: The API server.
+        records: Claim records.
+        specs: CDI specs.
+        driver: Our driver name.
+        node: Our node name.
+        grace: Seconds that a claim must have been found stale for before it is unprepared: its containers may still be
+            stopping, and the kubelet normally unprepares it itself.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        claims: Claims,
+        api: ClaimApi,
+        records: Records,
+        specs: SpecFiles,
+        driver: str,
+        node: str,
+        grace: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._claims, self._api, self._records, self._specs = claims, api, records, specs
+        self._driver, self._node, self._grace, self._clock = driver, node, grace, clock
+        self._stale_since: dict[str, float] = {}
+        self._late: dict[str, list[str]] = {}
+        self._reported: dict[str, str] = {}
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look at all claims now: the hardware has changed."""
+        self._woken.set()
+
+    async def run(self, interval: float) -> None:
+        """Repair when woken; every `interval` seconds look for stale claims too. Runs until cancelled."""
+        clock = asyncio.get_running_loop().time
+        due = clock() + interval
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._woken.wait()
+            if clock() >= due:  # also when woken again and again
+                await self.clean_up()
+                due = clock() + interval
+            self._woken.clear()
+            await self.repair()
+
+    async def watch(self, interval: float) -> None:
+        """Wake when specs are gone that records tell of: a container that is started again would not find its devices."""
+        while True:
+            await asyncio.sleep(interval)
+            if await asyncio.to_thread(self._lacks_specs):
+                self.wake()
+
+    async def repair(self) -> None:
+        """Have every claim's files as its record says; make a lost record anew from its CDI spec and the API server."""
+        try:
+            uids = await asyncio.to_thread(lambda: {*self._records.uids(), *self._specs.uids()})
+        except StorageError as error:
+            log.warning("prepared claims can't be looked after now", error=str(error))
+            return
+        self._reported = {uid: reason for uid, reason in self._reported.items() if uid in uids}
+        for uid in sorted(uids):
+            try:
+                await self._restore(uid)
+                self._reported.pop(uid, None)
+            except Exception as error:  # noqa: BLE001 - a fault of ours at one claim must not be the end of all
+                self._report(uid, error)
+
+    async def clean_up(self) -> None:
+        """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace."""
+        now = self._clock()
+        try:
+            known = await asyncio.to_thread(self._known)
+            stale = [ref for ref, prepared in known.items() if not await self._is_ours(ref, prepared)]
+        except (ApiUnavailable, StorageError) as error:
+            log.warning("can't look for stale claims now", error=str(error))
+            return
+        self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
+        self._late = {ref.uid: self._late[ref.uid] for ref in known if ref.uid in self._late}
+        for ref in stale:
+            if now - self._stale_since[ref.uid] >= self._grace:
+                log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
+                await self._claims.unprepare([ref])
+
+    def _lacks_specs(self) -> bool:
+        try:
+            lacking = {*self._records.uids()} - {*self._specs.uids()}
+        except StorageError:
+            return False  # repair says so, at its own pace
+        return bool(lacking - self._reported.keys())
+
+    def _known(self) -> dict[ClaimRef, Prepared | None]:
+        """Every claim that has something on this node and whose name is known, from its record or else its spec."""
+        known: dict[ClaimRef, Prepared | None] = {p.ref: p for p in self._records.all() if isinstance(p, Prepared)}
+        recorded = {ref.uid for ref in known}
+        lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in recorded)
+        return known | {ref: None for ref in lost if ref}
+
+    async def _is_ours(self, ref: ClaimRef, prepared: Prepared | None) -> bool:
+        """Whether the claim still is allocated to this driver on this node. In doubt it is.
+
+        Raises:
+            ApiUnavailable: There is no use in asking for other claims either.
+        """
+        try:
+            claim = await self._api.get_claim(ref.namespace, ref.name)
+        except ApiNotFound:
+            return False
+        except ApiUnavailable:
+            raise
+        except ApiError as error:
+            log.warning("can't tell whether a claim is stale", claim=ref.full_name, claim_uid=ref.uid, error=str(error))
+            return True
+        except Exception:
+            log.exception("can't tell whether a claim is stale", claim=ref.full_name, claim_uid=ref.uid)
+            return True
+        ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver, node=self._node)
+        if ours and prepared is not None:
+            await self._see_late_pods(prepared, claim)
+        return ours
+
+    async def _see_late_pods(self, prepared: Prepared, claim: Mapping[str, Any]) -> None:
+        """The kubelet gives a claim that it holds for prepared to further pods without a call to us.
+
+        With regions the hook lets none of their containers start. So prepare anew: if the pods before have ended, the claim is
+        the late ones' from then on; else the refusal is in the log. Without regions nobody can keep them from starting.
+        """
+        if all(use.cache != "own" for use in prepared.uses):
+            return
+        known = {pod.uid for pod in prepared.pods}
+        late = sorted(str(c.get("name")) for c in claim["status"].get("reservedFor") or [] if c.get("uid") not in known)
+        if not late:
+            return
+        if prepared.regions:
+            await self._claims.prepare([prepared.ref])
+        elif self._late.get(prepared.uid) != late:
+            log.warning(
+                "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
+                claim=prepared.ref.full_name,
+                claim_uid=prepared.uid,
+                prepared_for=[f"{pod.namespace}/{pod.name}" for pod in prepared.pods],
+                pods=late,
+            )
+            self._late[prepared.uid] = late
+
+    async def _restore(self, uid: str) -> None:
+        try:
+            if not await self._claims.restore(uid):
+                await self._make_anew(uid)
+        except RecordDamaged:
+            if not await self._make_anew(uid):
+                raise
+
+    async def _make_anew(self, uid: str) -> bool:
+        """Whether a lost or damaged record could be made anew: the kubelet won't ask again for a pod that runs."""
+        ref = await asyncio.to_thread(self._specs.claim, uid)
+        if ref is None:
+            return False
+        answer = (await self._claims.prepare([ref]))[uid]
+        if isinstance(answer, HamiError):
+            raise answer
+        return True
+
+    def _report(self, uid: str, error: Exception) -> None:
+        """Once per claim and reason."""
+        if self._reported.get(uid) != str(error):
+            self._reported[uid] = str(error)
+            fault = {} if isinstance(error, HamiError) else {"exc_info": error}
+            log.warning("claim can't be restored", claim_uid=uid, error=str(error), **fault)

@@ -1,0 +1,262 @@
+"""The admission server: HTTPS for the API server, which is the only client it has beside the kubelet and Prometheus.
+
+    server = AdmissionServer({"/mutate": admission.mutate, ...}, missing=..., metrics=...)
+    await server.start("0.0.0.0", 9443, tls)
+    server.drain()                            # /readyz says 503, connections are closed after their next answer
+    await server.stop()                       # what was asked is answered, then nothing listens any more
+
+An answer with a status other than 200 is a failed call to the API server: failurePolicy decides. All that we can judge is
+answered with 200, denials too. Contract: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers.
+"""
+
+import asyncio
+import contextlib
+import re
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from hami_kubeletplugin.api.errors import ReviewError
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.webhook.admission.answer import Judge
+from hami_kubeletplugin.webhook.admission.metrics import CONTENT_TYPE, Metrics
+from hami_kubeletplugin.webhook.admission.review import decode, encode
+from hami_kubeletplugin.webhook.admission.tls_port import Listener
+
+log = get_logger()
+
+_KEEP_ALIVE: Final = 120.0
+"""Seconds. Longer than the 90 of the API server's client, so that it is the one who closes an idle connection: it could
+be about to send on one that we close, and that call would fail."""
+_DEFAULT_TIMEOUT: Final = 10.0
+"""Seconds that the API server waits for if it doesn't say; the default of timeoutSeconds."""
+_DURATION: Final = re.compile(r"(?:(\d{1,3})m)?(\d{1,3}(?:\.\d{1,9})?)s")
+"""Go's text for durations of 1 to 30 s, which timeoutSeconds can have, and some more: `10s`, `1m0s`, `2.5s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is taken at a time.
+
+    Attributes:
+        body: Bytes of one request. The API server takes objects of up to 3 MiB and sends two of them, the new and the old
+            one, as JSON with `<` and `&` escaped to six bytes: 8 MiB have room for all that etcd would keep, 1.5 MiB each.
+        bodies: Bytes of all requests at a time. Memory: decoded, a body takes several times its size.
+        reviews: At a time. An API server has at most 200 writes in flight (--max-mutating-requests-inflight); more than that
+            at once, from several, could hardly be answered in their time-outs, and come back to the replica beside us.
+        reading: Seconds until a body is there. The API server has it in memory and sends it at once.
+        parting: Seconds from the last connection that is taken until connections that ask nothing are closed.
+    """
+
+    body: int = 8 * 1024 * 1024
+    bodies: int = 24 * 1024 * 1024
+    reviews: int = 256
+    reading: float = 5.0
+    parting: float = 0.5
+
+
+class _Refused(Exception):
+    """A request that is no review."""
+
+    def __init__(self, status: HTTPStatus, result: str, text: str, **headers: str) -> None:
+        self.status, self.result, self.text, self.headers = status, result, text, headers
+        super().__init__(text)
+
+
+class AdmissionServer:
+    """The server.
+
+    Args:
+        judges: Who answers the reviews that come to a path.
+        missing: What it is that we still wait for before we are ready; empty: nothing.
+        metrics: Counts what is answered.
+        limits: How much is taken at a time.
+    """
+
+    def __init__(
+        self,
+        judges: Mapping[str, Judge],
+        *,
+        missing: Callable[[], Sequence[str]],
+        metrics: Metrics,
+        limits: Limits | None = None,
+    ) -> None:
+        self._judges, self._missing, self._metrics = judges, missing, metrics
+        self._limits = limits or Limits()
+        self._reviews = self._bytes = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._draining = False
+        self._http: web.Server | None = None
+        self._listener: Listener | None = None
+        self._pages: Mapping[str, Callable[[], web.Response]] = {
+            "/healthz": lambda: _text(HTTPStatus.OK, "ok"),
+            "/readyz": self._ready,
+            "/metrics": lambda: web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE}),
+        }
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        if self._listener is None:
+            raise RuntimeError("the server is not started")
+        return self._listener.port
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The address can't be used.
+        """
+        self._http = web.Server(
+            self._handle,
+            keepalive_timeout=_KEEP_ALIVE,
+            lingering_time=self._limits.reading,
+            auto_decompress=False,
+            access_log=None,
+        )
+        self._listener = Listener(self._http, tls)
+        await self._listener.open(host, port)
+
+    def drain(self) -> None:
+        """Not ready any more, and each connection ends with its next answer; all is still answered."""
+        self._draining = True
+
+    async def stop(self, within: float = 15.0) -> None:
+        """Take no more connections, answer what came, and close.
+
+        Args:
+            within: Seconds for what is still being answered; cut off then.
+        """
+        self._draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                if self._listener is not None:
+                    await self._listener.close()
+                # Who was let in last has had no time to ask.
+                await asyncio.sleep(self._limits.parting)
+                # Not `Server.pre_shutdown`: it would no longer read the bodies of requests that have come in part.
+                await self._idle.wait()
+        if self._http is not None:
+            await self._http.shutdown(timeout=1.0)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        judge = self._judges.get(request.path)
+        response = self._page(request) if judge is None else await self._counted(request, judge)
+        if self._draining:
+            response.force_close()
+        return response
+
+    def _page(self, request: web.BaseRequest) -> web.Response:
+        page = self._pages.get(request.path)
+        if page is None:
+            return _text(HTTPStatus.NOT_FOUND, f"there are {', '.join((*self._judges, *self._pages))}")
+        if request.method not in {"GET", "HEAD"}:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "GET it", Allow="GET, HEAD")
+        return page()
+
+    def _ready(self) -> web.Response:
+        if self._draining:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, "stopping")
+        missing = self._missing()
+        if missing:
+            return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"waiting for {', '.join(missing)}")
+        return _text(HTTPStatus.OK, "ok")
+
+    async def _counted(self, request: web.BaseRequest, judge: Judge) -> web.Response:
+        started = time.perf_counter()
+        result = "error"
+        try:
+            result, response = await self._reviewed(request, judge)
+        except _Refused as refused:
+            result, response = refused.result, _text(refused.status, refused.text, **refused.headers)
+        except RecursionError:
+            # What the decoder just took can be too deep for who looks at it. No API server sends that.
+            result, response = "malformed", _text(HTTPStatus.BAD_REQUEST, "the object is nested too deeply")
+        except Exception:
+            # Ours to mend. The API server does what failurePolicy says.
+            log.exception("a review could not be answered", endpoint=request.path)
+            response = _text(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error, see the log of hami-webhook")
+        finally:
+            self._metrics.review(request.path, result, time.perf_counter() - started)
+        return response
+
+    async def _reviewed(self, request: web.BaseRequest, judge: Judge) -> tuple[str, web.Response]:
+        deadline = asyncio.get_running_loop().time() + _time_for(request.query.get("timeout", ""))
+        length = self._announced(request)
+        if self._reviews >= self._limits.reviews or self._bytes + length > self._limits.bodies:
+            # With Retry-After the API server's client tries again by itself, for as long as its time-out lets it.
+            headers = {"Retry-After": "1"}
+            raise _Refused(HTTPStatus.TOO_MANY_REQUESTS, "busy", "too many reviews at a time", **headers)
+        self._reviews, self._bytes = self._reviews + 1, self._bytes + length
+        self._idle.clear()
+        try:
+            body = await self._read(request, length)
+            try:
+                review = decode(body)
+            except ReviewError as error:
+                raise _Refused(HTTPStatus.BAD_REQUEST, "malformed", f"no AdmissionReview: {error}") from None
+            del body
+            answer = await judge(review, deadline)
+            return answer.result, _json(encode(review.uid, answer))
+        finally:
+            self._reviews, self._bytes = self._reviews - 1, self._bytes - length
+            if not self._reviews:
+                self._idle.set()
+
+    def _announced(self, request: web.BaseRequest) -> int:
+        """The most bytes that the body will have."""
+        if request.method != "POST":
+            raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "malformed", "POST an AdmissionReview", Allow="POST")
+        if request.content_type != "application/json" or "Content-Encoding" in request.headers:
+            raise _Refused(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "malformed", "Content-Type must be application/json, uncompressed"
+            )
+        length = self._limits.body if request.content_length is None else request.content_length
+        if length > self._limits.body:
+            raise self._too_large()
+        return length
+
+    async def _read(self, request: web.BaseRequest, most: int) -> bytes:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.reading):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    if len(body) > most:
+                        raise self._too_large()
+        except TimeoutError:
+            raise _Refused(
+                HTTPStatus.REQUEST_TIMEOUT, "malformed", f"no whole body in {self._limits.reading:g} s"
+            ) from None
+        except (web.RequestPayloadError, HttpProcessingError, ConnectionError):
+            raise _Refused(HTTPStatus.BAD_REQUEST, "malformed", "the body ended before its end") from None
+        return bytes(body)
+
+    def _too_large(self) -> _Refused:
+        text = f"more than the {self._limits.body} bytes that are taken"
+        return _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "malformed", text)
+
+
+def _time_for(asked: str) -> float:
+    """Seconds until our answer must be there, from the API server's `timeout` parameter.
+
+    It rounds the parameter up to seconds, and our answer has to get back, too: a second less, of short ones half.
+    """
+    found = _DURATION.fullmatch(asked)
+    seconds = 60 * int(found[1] or 0) + float(found[2]) if found else _DEFAULT_TIMEOUT
+    return max(seconds - 1, seconds / 2)
+
+
+def _text(status: HTTPStatus, text: str, **headers: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n", headers=headers)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")

@@ -1,0 +1,6 @@
+"""What the webhook keeps in the cluster, and knows of it.
+
+collector       unused templates go
+templates       a pod's templates exist before the pod does
+sizes           which kinds of GPU there are, for percentages
+"""

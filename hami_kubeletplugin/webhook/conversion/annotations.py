@@ -1,0 +1,171 @@
+"""Which GPUs a pod may get, from its annotations: HAMi's, and a few of ours. Pure.
+
+Contract: Project-HAMi/HAMi pkg/device/devices.go (CheckUUID, CheckType), pkg/device/nvidia/device.go (assertNuma, checkType),
+pkg/util/types.go (policies).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.names import NUMA_NODE, PCIE_ROOT
+from hami_kubeletplugin.api.quoting import quoted
+from hami_kubeletplugin.webhook.conversion import cel
+
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+VGPU_MODE: Final = "nvidia.com/vgpu-mode"
+GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+SCORING_WEIGHTS: Final = "hami.io/device-scoring-weights"
+SAME_PCIE_ROOT: Final = "gpu.hami.io/same-pcie-root"
+SAME_NVLINK: Final = "gpu.hami.io/same-nvlink"
+EXCLUSIVE: Final = "gpu.hami.io/exclusive"
+
+OUR_MODE: Final = "hami-core"
+"""What HAMi calls the way in which all of our devices are shared."""
+MOST_VALUES: Final = 128
+"""Elements of one list; so many of 63 characters still fit in an expression. The API server's cost limit is far off: a thousand
+short ones keep below it."""
+
+_TRUE: Final = {"1", "t", "T", "TRUE", "true", "True"}
+_FALSE: Final = {"0", "f", "F", "FALSE", "false", "False"}
+_POLICIES: Final[Mapping[str, str]] = {
+    "binpack": "",
+    "mutex": "",
+    "spread": "GPUs of a node are filled one after the other; to have one alone set gpu.hami.io/exclusive",
+    "topology-aware": "to have GPUs joined by NVLink set gpu.hami.io/same-nvlink",
+    "numa": "to have GPUs of one NUMA node set nvidia.com/numa-bind",
+}
+"""HAMi's GPU policies, and for those that DRA can't express what to use instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which GPUs will do. Empty tuples are no constraint.
+
+    Attributes:
+        uuids: Only these.
+        not_uuids: None of these.
+        types: Only models that contain one of these, in whatever case.
+        not_types: No model that contains one of these.
+        same: Attributes, as constraints name them, that all GPUs of a container must share.
+        exclusive: Nobody else on these GPUs.
+        notes: What can't be kept, for people.
+    """
+
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    not_types: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+    exclusive: bool = False
+    notes: tuple[str, ...] = ()
+
+    def expressions(self, driver: str) -> tuple[str, ...]:
+        """The CEL expressions that a device has to satisfy, all of them."""
+        made = (
+            cel.one_of(driver, "uuid", self.uuids) if self.uuids else "",
+            cel.one_of(driver, "uuid", self.not_uuids, wanted=False) if self.not_uuids else "",
+            cel.model_contains(driver, self.types) if self.types else "",
+            cel.model_contains(driver, self.not_types, wanted=False) if self.not_types else "",
+        )
+        return tuple(filter(None, made))
+
+    def admits_model(self, name: str) -> bool:
+        """Whether a GPU of this model will do, as `expressions` say it."""
+        model = cel.lower_ascii(name if name.startswith("NVIDIA") else f"NVIDIA-{name}")
+        wanted = not self.types or any(cel.lower_ascii(part) in model for part in self.types)
+        return wanted and not any(cel.lower_ascii(part) in model for part in self.not_types)
+
+
+def read_annotations(annotations: Mapping[str, Any], where: str, driver: str) -> Selection:
+    """Read a pod's annotations.
+
+    Args:
+        annotations: All of them.
+        where: Their field path, for messages.
+        driver: Our driver name: the domain of the attributes.
+
+    Raises:
+        AdmissionError: A value that can't be kept.
+    """
+    read = _Annotations(annotations, where)
+    mode = read.text(VGPU_MODE)
+    if mode and OUR_MODE not in mode:
+        raise read.invalid(VGPU_MODE, f"GPUs are shared by {OUR_MODE} here; MIG and MPS can't be had")
+    policies = [policy.strip() for policy in read.text(GPU_POLICY).split(",") if policy.strip()]
+    notes = [
+        f"{where}[{GPU_POLICY}]: {quoted(policy)} has no effect"
+        + (f": {_POLICIES[policy]}" if policy in _POLICIES else f"; HAMi's are {', '.join(_POLICIES)}")
+        for policy in policies
+        if _POLICIES.get(policy) != ""
+    ]
+    notes += [
+        f"{where}[{name}] has no effect: kube-scheduler places the pod"
+        for name in (NODE_POLICY, SCORING_WEIGHTS)
+        if read.text(name) and read.text(name) != "binpack"
+    ]
+    same = {
+        NUMA_NODE: read.flag(NUMA_BIND),
+        PCIE_ROOT: read.flag(SAME_PCIE_ROOT),
+        f"{driver}/nvlinkGroup": read.flag(SAME_NVLINK),
+    }
+    found = Selection(
+        uuids=read.words(USE_UUID),
+        not_uuids=read.words(NOUSE_UUID),
+        types=read.words(USE_TYPE),
+        not_types=read.words(NOUSE_TYPE),
+        same=tuple(attribute for attribute, wanted in same.items() if wanted),
+        exclusive=read.flag(EXCLUSIVE) or "mutex" in policies,
+        notes=tuple(notes),
+    )
+    for expression in found.expressions(driver):
+        if len(expression) > cel.LONGEST:
+            raise AdmissionError(
+                f"{where}: the list of GPUs or types is too long: it makes {len(expression)} characters of CEL, and "
+                f"Kubernetes takes {cel.LONGEST}"
+            )
+    return found
+
+
+class _Annotations:
+    def __init__(self, annotations: Mapping[str, Any], where: str) -> None:
+        self._annotations, self._where = annotations, where
+
+    def text(self, name: str) -> str:
+        value = self._annotations.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self.invalid(name, "must be a string")
+        return value.strip()
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """A comma list; empty elements, and a list of nothing, are no constraint. Order means nothing, so it is lost."""
+        words = sorted({word.strip() for word in self.text(name).split(",") if word.strip()})
+        if (
+            sum(map(len, words)) > cel.LONGEST
+        ):  # before it is escaped: of a megabyte, which may come, that takes a second
+            raise AdmissionError(
+                f"{self._where}[{name}]: the list is too long: Kubernetes takes {cel.LONGEST} characters of CEL"
+            )
+        if len(words) > MOST_VALUES:
+            raise AdmissionError(
+                f"{self._where}[{name}]: {len(words)} elements, at most {MOST_VALUES} can be told apart"
+            )
+        return tuple(words)
+
+    def flag(self, name: str) -> bool:
+        """A boolean as Go's strconv.ParseBool reads it. HAMi takes what isn't one for false; a typo would lose the wish."""
+        text = self.text(name)
+        if text not in _TRUE | _FALSE | {""}:
+            raise self.invalid(name, 'must be "true" or "false"')
+        return text in _TRUE
+
+    def invalid(self, name: str, reason: str) -> AdmissionError:
+        return AdmissionError(f"{self._where}[{name}]: Invalid value: {quoted(self._annotations[name])}: {reason}")

@@ -1,0 +1,125 @@
+"""What a GPU container brings along that meets HAMi-core's variables and files: warned about, or refused. Pure.
+
+A container runtime applies CDI's variables after those of image and pod, and CDI's mounts after the pod's, save that mounts with
+deeper paths come later (container-device-interface, pkg/cdi/container-edits.go). So the driver's own win over whatever is at
+their paths or above; what is refused lies inside of them, or beside: it would harm.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.quoting import quoted
+from hami_kubeletplugin.hamicore.contract import (
+    CONTAINER_CACHE_DIR,
+    CONTAINER_LIBRARY,
+    CONTAINER_LOCK_DIR,
+    CONTAINER_OVERRIDES,
+    CONTAINER_PRELOAD,
+    CONTAINER_REGION,
+)
+from hami_kubeletplugin.webhook.conversion.demand import Container
+
+_WINS: Final = "has no effect: the driver's own value wins"
+_CLAIM: Final = "has no effect: the limit is that of the container's claim"
+_VARIABLES: Final[Mapping[str, str]] = {
+    "CUDA_VISIBLE_DEVICES": f"{_WINS}, and the claim's GPUs are numbered 0, 1, ...",
+    "CUDA_DEVICE_ORDER": f"{_WINS}, PCI_BUS_ID, by which the limits are numbered",
+    "NVIDIA_VISIBLE_DEVICES": f"{_WINS}, and the container has the GPUs of its claim and no others",
+    "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{_WINS}, the path of HAMi-core's region",
+    "CUDA_REDIRECT": f"{_WINS}, the path of HAMi-core's library",
+    "CUDA_DISABLE_CONTROL": "has no effect: the limit stays. For monitoring there are claims with adminAccess",
+    "LD_PRELOAD": (
+        "names what is loaded before HAMi-core: an allocator does no harm, but with a library that has functions of CUDA, or "
+        "dlsym, the limit does not hold"
+    ),
+}
+_BY_START: Final[Mapping[str, str]] = {"CUDA_DEVICE_MEMORY_LIMIT": _CLAIM, "CUDA_DEVICE_SM_LIMIT": _CLAIM}
+
+_FILES: Final = tuple(map(PurePosixPath, (CONTAINER_PRELOAD, CONTAINER_LIBRARY, CONTAINER_REGION)))
+_FOLDERS: Final = tuple(map(PurePosixPath, (CONTAINER_LOCK_DIR, CONTAINER_CACHE_DIR)))
+_OURS: Final = (*_FILES, *_FOLDERS)
+_OVERRIDES: Final = PurePosixPath(CONTAINER_OVERRIDES)
+
+
+def conflicts(container: Container, where: str) -> tuple[str, ...]:
+    """What happens to the variables and volumes of a GPU container that meet HAMi-core's own, in words.
+
+    Args:
+        container: A core/v1 Container that gets a GPU.
+        where: Its field path, for messages.
+
+    Raises:
+        AdmissionError: A volume would lift the limit, or the container could not start.
+    """
+    return (*_variables(container, f"{where}.env"), *_volumes(container, where))
+
+
+def _variables(container: Container, where: str) -> Iterator[str]:
+    for number, variable in _each(container, "env"):
+        name = str(variable.get("name"))
+        effect = _VARIABLES.get(name) or next((_BY_START[start] for start in _BY_START if name.startswith(start)), None)
+        if effect:
+            yield f"{where}[{number}]: {quoted(name)} {effect}"
+
+
+def _volumes(container: Container, where: str) -> Iterator[str]:
+    for number, mount in _each(container, "volumeMounts"):
+        if warning := _mount(mount.get("mountPath"), f"{where}.volumeMounts[{number}].mountPath"):
+            yield warning
+    for number, device in _each(container, "volumeDevices"):
+        path = _path(device.get("devicePath"))
+        if path == _OVERRIDES or any(_covers(path, own) or _covers(own, path) for own in _OURS):
+            raise AdmissionError(
+                f"{where}.volumeDevices[{number}].devicePath: {quoted(device['devicePath'])} is where HAMi-core's files are "
+                "in a GPU container; use another path"
+            )
+
+
+def _mount(given: Any, where: str) -> str | None:
+    path = _path(given)
+    if path == _OVERRIDES:
+        raise AdmissionError(
+            f"{where}: {quoted(given)}: HAMi-core takes variables out of that file, so a volume there could lift the limit of a "
+            "GPU container; use another path"
+        )
+    for own in _OURS:
+        if path == own:
+            return f"{where}: {quoted(given)} is taken by HAMi-core's own, so nothing of this volume is there"
+        if _covers(own, path):
+            raise AdmissionError(
+                f"{where}: {quoted(given)} is inside of {own}, which is HAMi-core's in a GPU container: "
+                f"{'no limit could be kept' if own in _FOLDERS else 'it is a file, so the container could not start'}; "
+                "use another path"
+            )
+    if not any(_covers(path, own) for own in _OURS):
+        return None
+    return (
+        f"{where}: {quoted(given)}: the limit holds, since HAMi-core's files are mounted over this volume; where a read-only "
+        "volume lacks them the container can't start"
+    )
+
+
+def _covers(upper: PurePosixPath | None, lower: PurePosixPath | None) -> bool:
+    return upper is not None and lower is not None and lower.is_relative_to(upper)
+
+
+def _path(given: Any) -> PurePosixPath | None:
+    """Where it leads to, links aside; None for what the API server will refuse."""
+    if not isinstance(given, str) or not given:
+        return None
+    parts: list[str] = []
+    for part in given.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in {"", "."}:
+            parts.append(part)
+    return PurePosixPath("/", *parts)
+
+
+def _each(container: Container, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of a list; what is none of both is for the API server to refuse."""
+    found = container.get(name)
+    if isinstance(found, list | tuple):
+        yield from ((number, one) for number, one in enumerate(found) if isinstance(one, Mapping))

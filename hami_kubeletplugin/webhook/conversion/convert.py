@@ -1,0 +1,284 @@
+"""From a pod to the templates it needs and the patch that makes it use them. Pure.
+
+    made = convert(pod, rules, sizes)
+    made.templates   -> have to exist in the pod's namespace before the pod does
+    made.patch       -> JSON patch, RFC 6902; empty if the pod asks for nothing of ours
+
+What is there stays: other resources, other claims. A second pass finds nothing of ours and changes nothing.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.webhook_settings import Conversion
+from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
+from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
+from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
+from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
+
+Pod = Mapping[str, Any]
+Operation = dict[str, Any]
+"""One operation of a JSON patch."""
+
+IGNORE_LABEL: Final = "hami.io/webhook"
+IGNORE: Final = "ignore"
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+MOST_CONTAINERS: Final = 256
+"""With GPUs, in one pod. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
+_LONGEST_LABEL: Final = 63
+
+
+class ContainerPath(NamedTuple):
+    """Where a container is in its pod."""
+
+    list: str
+    """`containers` or `initContainers`."""
+    number: int
+
+    @property
+    def pointer(self) -> str:
+        """JSON pointer, RFC 6901."""
+        return f"/spec/{self.list}/{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerClaim:
+    """One container of ours and the claim that it gets."""
+
+    place: ContainerPath
+    container: str
+    demand: Demand
+    claim: str
+    """The pod's name for the claim, as in spec.resourceClaims."""
+    template: Template
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What becomes of a pod.
+
+    Attributes:
+        templates: Without repeats.
+        patch: What to change.
+        warnings: For the person who applies the pod.
+        uses: Which container gets what.
+        selection: What the annotations say.
+    """
+
+    templates: tuple[Template, ...] = ()
+    patch: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    claims: tuple[ContainerClaim, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+
+
+class _Holder(NamedTuple):
+    place: ContainerPath
+    container: Container
+    demand: Demand
+    template: Template
+
+
+def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") -> Converted:
+    """Convert a pod, or a pod template.
+
+    Args:
+        pod: `metadata` and `spec`.
+        rules: Names and defaults.
+        sizes: Called when a container asks for a percentage of memory.
+        where: The field path of `pod`, with a dot at the end, for messages: empty, or `spec.template.`.
+
+    Raises:
+        AdmissionError: The pod can't be converted so that it keeps its meaning.
+    """
+    metadata, spec = _mapping(pod, "metadata", where), _mapping(pod, "spec", where)
+    if _mapping(metadata, "labels", f"{where}metadata.").get(IGNORE_LABEL) == IGNORE:
+        return Converted()
+    places = list(_places(spec, where))
+    asking = _asking(places, rules, where)
+    if not asking:
+        return Converted()
+    if len(asking) > MOST_CONTAINERS:
+        raise AdmissionError(
+            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_CONTAINERS} of a pod can: make more pods of it"
+        )
+    annotations = _mapping(metadata, "annotations", f"{where}metadata.")
+    chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
+    holders = []
+    made: dict[Demand, Template] = {}
+    warnings = list(chosen.notes)
+    for place, container in asking:
+        path = f"{where}spec.{place.list}[{place.number}]"
+        wanted = demand(container, path, rules)
+        if wanted is None:
+            warnings.append(
+                f"{path}: asks for no GPU, so {', '.join(_amounts(place, container, rules, where).names())} is left out"
+            )
+            continue
+        warnings += (*wanted.notes, *conflicts(container, path))
+        try:
+            if wanted not in made:
+                made[wanted] = template(
+                    wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ()
+                )
+        except AdmissionError as error:
+            raise AdmissionError(f"{path}: {error}") from None
+        holders.append(_Holder(place, container, wanted, made[wanted]))
+    if holders:
+        _refuse(spec, places, holders, where)
+    uses = _uses(spec, holders, where)
+    return Converted(
+        templates=tuple({use.template.name: use.template for use in uses}.values()),
+        patch=tuple(_patch(spec, asking, uses, rules)),
+        warnings=tuple(warnings),
+        claims=uses,
+        selection=chosen,
+    )
+
+
+def names_ours(pod: Pod, rules: Conversion) -> bool:
+    """Whether a container of this pod names one of our resources."""
+    return bool(_asking(list(_places(_mapping(pod, "spec", ""), "")), rules, ""))
+
+
+def _asking(
+    places: Sequence[tuple[ContainerPath, Container]], rules: Conversion, where: str
+) -> list[tuple[ContainerPath, Container]]:
+    return [(place, container) for place, container in places if any(_amounts(place, container, rules, where).names())]
+
+
+def _refuse(
+    spec: Mapping[str, Any], places: Sequence[tuple[ContainerPath, Container]], holders: Sequence[_Holder], where: str
+) -> None:
+    for place, container in places:
+        context = container.get("securityContext")
+        if isinstance(context, Mapping) and context.get("privileged") is True:
+            raise AdmissionError(
+                f"{where}spec.{place.list}[{place.number}].securityContext.privileged: a privileged container sees every GPU of "
+                f"its node, so no limit would hold; take it out of this pod, or ask for no GPU in {_named(holders)}"
+            )
+    if spec.get("nodeName"):
+        raise AdmissionError(
+            f"{where}spec.nodeName: a pod with GPUs has to go through the scheduler, which allocates them; with a node named "
+            "here it would wait for ever. ContainerClaim spec.nodeSelector with kubernetes.io/hostname"
+        )
+
+
+def _named(holders: Sequence[_Holder]) -> str:
+    return ", ".join(str(holder.container.get("name")) for holder in holders)
+
+
+def _uses(spec: Mapping[str, Any], holders: Sequence[_Holder], where: str) -> tuple[ContainerClaim, ...]:
+    """Give each container a claim. Init containers that want just what another one wants later get the same claim.
+
+    They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
+    """
+    existing = _list(spec, "resourceClaims", f"{where}spec.")
+    taken = {str(claim.get("name")) for claim in existing if isinstance(claim, Mapping)}
+    uses: dict[ContainerPath, ContainerClaim] = {}
+    shared: dict[tuple[str, str], str] = {}
+    for holder in sorted(holders, key=_runs_to_its_end):
+        path = f"{where}spec.{holder.place.list}[{holder.place.number}].resources."
+        key = holder.template.name, json.dumps(_list(holder.container["resources"], "claims", path), sort_keys=True)
+        claim = shared.get(key) if _runs_to_its_end(holder) else None
+        if claim is None:
+            claim = _claim_name(str(holder.container.get("name")), taken)
+            taken.add(claim)
+        if not _is_sidecar(holder):
+            shared.setdefault(key, claim)
+        uses[holder.place] = ContainerClaim(
+            holder.place, str(holder.container.get("name")), holder.demand, claim, holder.template
+        )
+    return tuple(uses[holder.place] for holder in holders)
+
+
+def _is_sidecar(holder: _Holder) -> bool:
+    return holder.place.list == "initContainers" and holder.container.get("restartPolicy") == "Always"
+
+
+def _runs_to_its_end(holder: _Holder) -> bool:
+    return holder.place.list == "initContainers" and not _is_sidecar(holder)
+
+
+def _claim_name(container: str, taken: set[str]) -> str:
+    """The pod's name for the claim of a container: a DNS label that no other claim has."""
+    name = f"gpu-{container}"
+    if len(name) > _LONGEST_LABEL:
+        digest = hashlib.sha256(container.encode(errors="replace")).hexdigest()[:8]
+        name = f"{name[: _LONGEST_LABEL - 9].rstrip('-')}-{digest}"
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name[: _LONGEST_LABEL - 4].rstrip('-')}-{number}"
+    return free
+
+
+def _patch(
+    spec: Mapping[str, Any],
+    asking: Sequence[tuple[ContainerPath, Container]],
+    uses: Sequence[ContainerClaim],
+    rules: Conversion,
+) -> Iterator[Operation]:
+    claim_of = {use.place: use.claim for use in uses}
+    for place, container in asking:
+        resources = _without(container["resources"], rules)
+        if place in claim_of:
+            resources["claims"] = [*_claims_of(container), {"name": claim_of[place]}]
+        yield {"op": "replace", "path": f"{place.pointer}/resources", "value": resources}
+    if uses:
+        new = {use.claim: {"name": use.claim, "resourceClaimTemplateName": use.template.name} for use in uses}
+        claims = [*(spec.get("resourceClaims") or ()), *new.values()]
+        yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
+        if rules.replace_scheduler and spec.get("schedulerName") == rules.replace_scheduler:
+            yield {"op": "replace", "path": "/spec/schedulerName", "value": DEFAULT_SCHEDULER}
+
+
+def _without(resources: Mapping[str, Any], rules: Conversion) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name, value in resources.items():
+        if name in {"limits", "requests"} and isinstance(value, Mapping):
+            rest = {resource: amount for resource, amount in value.items() if resource not in rules.resources}
+            if rest:
+                kept[name] = rest
+        else:
+            kept[name] = value
+    return kept
+
+
+def _claims_of(container: Container) -> list[Any]:
+    return list(container["resources"].get("claims") or ())
+
+
+def _amounts(place: ContainerPath, container: Container, rules: Conversion, where: str) -> Amounts:
+    return Amounts(container, f"{where}spec.{place.list}[{place.number}]", rules)
+
+
+def _places(spec: Mapping[str, Any], where: str) -> Iterator[tuple[ContainerPath, Container]]:
+    """Containers in the order in which they start. Ephemeral ones can have no resources."""
+    for kind in ("initContainers", "containers"):
+        for index, container in enumerate(_list(spec, kind, f"{where}spec.")):
+            if not isinstance(container, Mapping):
+                raise AdmissionError(f"{where}spec.{kind}[{index}]: must be an object")
+            yield ContainerPath(kind, index), container
+
+
+def _mapping(parent: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    value = parent.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise AdmissionError(f"{where}{name}: must be an object")
+    return value
+
+
+def _list(parent: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
+    value = parent.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise AdmissionError(f"{where}{name}: must be a list")
+    return value

@@ -1,0 +1,153 @@
+"""From a demand and a selection to a ResourceClaimTemplate that is named by its content. Pure.
+
+Equal needs make equal templates, so a Deployment of a thousand pods costs one, and a dry run says what the real one will do.
+Contract: resource.k8s.io/v1 types.go (DeviceRequest, FirstAvailable, DeviceConstraint), KEP-5075, KEP-4816.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.webhook_settings import Conversion
+from hami_kubeletplugin.kube import quantity
+from hami_kubeletplugin.webhook.conversion import cel
+from hami_kubeletplugin.webhook.conversion.annotations import Selection
+from hami_kubeletplugin.webhook.conversion.demand import Demand
+
+Object = dict[str, Any]
+
+API_VERSION: Final = "resource.k8s.io/v1"
+KIND: Final = "ResourceClaimTemplate"
+PREFIX: Final = "hami-gpu-"
+"""Of the names of our templates; what else begins so is not touched unless it also has our label."""
+MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "hami-webhook"}
+"""The label of templates that the webhook made, and may remove."""
+ONE_SLOT: Final = 1
+"""`shares` of a request that shares its GPU. Rounded up to one slot, whatever size slots have on the node that it gets to."""
+MOST_SIZES: Final = 8
+"""Alternatives of one request (FirstAvailableDeviceRequestMaxSize)."""
+LARGEST: Final = 1024 * 1024
+"""Characters of a spec. The API server takes objects of some 1.5 MB, and fails with an internal error above."""
+
+
+class GpuSize(NamedTuple):
+    """A kind of GPU in the cluster, for percentages of its memory."""
+
+    model: str | None
+    """None: not known, so it may be any."""
+    memory_mib: int
+
+
+SizeLookup = Callable[[], Sequence[GpuSize]]
+"""Asked only for percentages: offline this may be a question to a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A claim's spec and the name that its content gives it."""
+
+    name: str
+    spec: Mapping[str, Any]
+    """ResourceClaimSpec, in the form in which the API server keeps it: nothing in it is left to its defaults."""
+
+    def object(self, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Object:
+        """The whole ResourceClaimTemplate."""
+        metadata: Object = {"name": self.name}
+        if namespace:
+            metadata["namespace"] = namespace
+        if labels:
+            metadata["labels"] = dict(labels)
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": {"spec": self.spec}}
+
+
+def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Iterable[GpuSize]) -> Template:
+    """Make the template for one container.
+
+    Args:
+        demand: How much.
+        selection: Of which GPUs.
+        rules: Driver and class.
+        sizes: The GPUs that the cluster has; looked at for percentages only.
+
+    Raises:
+        AdmissionError: A percentage, and none of those GPUs, or too many kinds of them, come into question.
+    """
+    devices: Object = {"requests": _requests(demand, selection, rules, sizes)}
+    if demand.gpus > 1:
+        distinct = {"distinctAttribute": f"{rules.driver_name}/uuid"}
+        same = [{"matchAttribute": attribute} for attribute in selection.same]
+        devices["constraints"] = [distinct, *same]
+    config = {"corePolicy": demand.core_policy, "priority": demand.priority}
+    if any(config.values()):
+        parameters = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND}
+        parameters |= {field: value for field, value in config.items() if value}
+        devices["config"] = [{"opaque": {"driver": rules.driver_name, "parameters": parameters}}]
+    spec = {"devices": devices}
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    if len(canonical) > LARGEST:
+        raise AdmissionError(
+            f"the annotations' lists of GPUs and types, once for each of {demand.gpus} GPUs and each memory size, make a claim "
+            f"of {len(canonical)} characters, and Kubernetes takes {LARGEST}: shorten the lists"
+        )
+    return Template(PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec)
+
+
+def _request_names(count: int) -> Sequence[str]:
+    # One request each: GPUs of one request of count N are not always different (docs/decisions.md).
+    return ["gpu"] if count == 1 else [f"gpu-{index}" for index in range(count)]
+
+
+def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: Iterable[GpuSize]) -> list[Object]:
+    expressions = selection.expressions(rules.driver_name)  # once: to escape long lists is most of the work
+    shares = names.SHARES_TOTAL if demand.exclusive or selection.exclusive else ONE_SLOT
+    capacity = {names.CORES: str(demand.cores), names.SHARES: quantity.decimal(shares)}
+    percent = demand.memory_percent
+    # All of the memory is what a request gets that names none: the policy that the node daemon publishes says so. To name it
+    # would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
+    listed = [] if percent is None or percent == 100 else _sizes(selection, rules, sizes)
+
+    def device(memory_mib: int | None, *more: str) -> Object:
+        memory = {} if memory_mib is None else {names.MEMORY: quantity.binary(memory_mib * names.MIB)}
+        selectors = [{"cel": {"expression": expression}} for expression in (*expressions, *more)]
+        return {
+            "deviceClassName": rules.device_class,
+            **({"selectors": selectors} if selectors else {}),
+            "allocationMode": "ExactCount",
+            "count": 1,
+            "capacity": {"requests": {**memory, **capacity}},
+        }
+
+    def request() -> Object:
+        if percent is None or percent == 100:
+            return {"exactly": device(demand.memory_mib)}
+        return {
+            "firstAvailable": [
+                # As HAMi rounds (device.go, Fit), but never to nothing: HAMi-core takes 0 for "no limit".
+                {"name": f"of-{size}", **device(max(size * percent // 100, 1), cel.memory_is(rules.driver_name, size))}
+                for size in listed
+            ]
+        }
+
+    return [{"name": name, **request()} for name in _request_names(demand.gpus)]
+
+
+def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) -> list[int]:
+    sizes = sorted({size.memory_mib for size in known if size.model is None or selection.admits_model(size.model)})
+    what = f"{rules.resource_memory_percentage_name} needs the memory sizes of the cluster's GPUs"
+    if not sizes:
+        narrowed = " that the annotations allow" if selection.types or selection.not_types else ""
+        raise AdmissionError(
+            f"{what}, and no GPU{narrowed} has been published yet: try again when a GPU node is up, or ask for MiB with "
+            f"{rules.resource_memory_name}"
+        )
+    if len(sizes) > MOST_SIZES:
+        listed = ", ".join(map(str, sizes))
+        raise AdmissionError(
+            f"{what}, and there are more than the {MOST_SIZES} that a claim can list ({listed} MiB): narrow them down with "
+            f"the annotation nvidia.com/use-gputype, or ask for MiB with {rules.resource_memory_name}"
+        )
+    return sizes

@@ -1,0 +1,7 @@
+"""`hami-webhook convert`: the same conversion without a cluster.
+
+explain         what became of each line, in words (pure)
+inputs          files and memory sizes from outside
+documents       files with pod templates in them -> their DRA form (pure)
+manifest        YAML and JSON as kubectl reads them (pure)
+"""

@@ -1,0 +1,170 @@
+"""What became of each line that people wrote, and why, in words. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api.quoting import quoted
+from hami_kubeletplugin.api.webhook_settings import Conversion
+from hami_kubeletplugin.kube import quantity
+from hami_kubeletplugin.webhook.conversion import annotations
+from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, ContainerClaim, Converted
+from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.offline.documents import Change
+
+_ALONE = "nobody else on it"
+
+
+def explain(change: Change, rules: Conversion) -> Iterator[str]:
+    """The lines that explain one pod or pod template.
+
+    Args:
+        change: As `documents` made it.
+        rules: The names and defaults that it was made with.
+    """
+    converted = change.converted
+    yield f"{change.document} ({change.owner}):"
+    for use in converted.claims:
+        yield f"  {change.where}spec.{use.place.list}[{use.place.number}] ({use.container}): {_claim(use)}"
+        container = change.pod["spec"][use.place.list][use.place.number]
+        yield from (f"    {line}" for line in _container(use, container, rules))
+        yield from (f"    {line}" for line in _lifetime(use, container, converted))
+    yield from (f"  {line}" for line in _pod(change, rules))
+    yield from (f"  warning: {warning}" for warning in converted.warnings)
+
+
+def _claim(use: ContainerClaim) -> str:
+    return f"claim {use.claim} from ResourceClaimTemplate {use.template.name}"
+
+
+def _container(use: ContainerClaim, container: Mapping[str, Any], rules: Conversion) -> Iterator[str]:
+    said = _Said(container, rules)
+    yield _gpus(said, use.demand, rules)
+    yield from _memory(said, use, rules)
+    yield from _cores(said, use.demand, rules)
+    if use.demand.priority:
+        line = said.line(rules.resource_priority_name) or "variable CUDA_TASK_PRIORITY"
+        yield f"{line} -> priority {use.demand.priority}, in the claim's GpuConfig"
+    if use.demand.core_policy:
+        line = "variable GPU_CORE_UTILIZATION_POLICY"
+        line = line if said.variable("GPU_CORE_UTILIZATION_POLICY") else f"--gpu-core-policy {rules.gpu_core_policy}"
+        yield f"{line} -> corePolicy {use.demand.core_policy}, in the claim's GpuConfig"
+
+
+class _Said:
+    """What a container names: limits before requests."""
+
+    def __init__(self, container: Mapping[str, Any], rules: Conversion) -> None:
+        resources = container.get("resources") or {}
+        self._amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        self._variables = [
+            variable.get("name") for variable in container.get("env") or () if isinstance(variable, Mapping)
+        ]
+        self.names_size = any(
+            name in self._amounts
+            for name in (
+                rules.resource_memory_name,
+                rules.resource_memory_alias,
+                rules.resource_memory_percentage_name,
+                rules.resource_core_name,
+            )
+        )
+
+    def line(self, *resources: str) -> str:
+        """The first of them that is there, as people wrote it; empty if none is."""
+        there = (f"{name}: {self._amounts[name]}" for name in resources if name in self._amounts)
+        return next(there, "")
+
+    def variable(self, name: str) -> bool:
+        return name in self._variables
+
+
+def _gpus(said: _Said, demand: Demand, rules: Conversion) -> str:
+    count = "one GPU" if demand.gpus == 1 else f"{demand.gpus} different GPUs"
+    if line := said.line(rules.resource_count_name):
+        return f"{line} -> {count}"
+    return f"no {rules.resource_count_name} -> {count}, the default (--default-gpu-num) where memory or cores are named"
+
+
+def _memory(said: _Said, use: ContainerClaim, rules: Conversion) -> Iterator[str]:
+    demand = use.demand
+    mib = said.line(rules.resource_memory_name, rules.resource_memory_alias)
+    percent = said.line(rules.resource_memory_percentage_name)
+    if demand.memory_mib is not None:
+        default = ", the default (--default-memory)" if not mib or _is_zero(mib) else ""
+        yield f"{mib or percent or 'no memory'} -> {demand.memory_mib} MiB of each GPU{default}"
+    elif demand.memory_percent == 100:
+        if said.names_size:
+            yield f"{percent or mib or 'no memory'} -> all of each GPU's memory"
+    else:
+        yield f"{percent} -> {demand.memory_percent} percent of each GPU's memory: {_sizes(use)}"
+
+
+def _is_zero(line: str) -> bool:
+    return quantity.parse(line.rsplit(" ", 1)[-1]) == 0
+
+
+def _sizes(use: ContainerClaim) -> str:
+    alternatives = use.template.spec["devices"]["requests"][0]["firstAvailable"]
+    return ", or ".join(
+        f"{quantity.parse(one['capacity']['requests'][names.MEMORY]) / names.MIB} MiB of {one['name'].removeprefix('of-')}"
+        for one in alternatives
+    )
+
+
+def _cores(said: _Said, demand: Demand, rules: Conversion) -> Iterator[str]:
+    line, none = said.line(rules.resource_core_name), f"no {rules.resource_core_name}"
+    if not said.names_size:
+        whole = "the whole GPU, " if demand.memory_percent == 100 else ""
+        yield f"no {_short(rules.resource_memory_name)} and no {_short(rules.resource_core_name)} -> {whole}{_ALONE}"
+    elif demand.cores == 100 and demand.exclusive:
+        yield f"{line or f'all of the memory and {none}'} -> all of each GPU's compute, {_ALONE}"
+    elif demand.cores:
+        default = "" if line else ", the default (--default-cores)"
+        yield f"{line or none} -> {demand.cores} percent of each GPU's compute{default}"
+    else:
+        yield f"{line or none} -> no limit on compute, and none set aside"
+
+
+def _short(resource: str) -> str:
+    return resource.rsplit("/", 1)[-1]
+
+
+def _lifetime(use: ContainerClaim, container: Mapping[str, Any], converted: Converted) -> Iterator[str]:
+    """What people may not expect: a claim is held until the whole pod has ended."""
+    if use.place.list != "initContainers" or container.get("restartPolicy") == "Always":
+        return
+    others = [other.container for other in converted.claims if other.claim == use.claim and other is not use]
+    if others:
+        yield f"shares its claim with {', '.join(others)}, which asks for the same and runs at another time"
+    else:
+        yield (
+            "holds its own GPU share for the pod's whole life, since a claim can't be given back early; an init container that "
+            "asks for just what a container asks for shares that one's claim"
+        )
+
+
+def _pod(change: Change, rules: Conversion) -> Iterator[str]:
+    chosen = change.converted.selection
+    for name, values, meaning in (
+        (annotations.USE_UUID, chosen.uuids, "only these GPUs"),
+        (annotations.NOUSE_UUID, chosen.not_uuids, "none of these GPUs"),
+        (annotations.USE_TYPE, chosen.types, "only GPUs whose model contains"),
+        (annotations.NOUSE_TYPE, chosen.not_types, "no GPU whose model contains"),
+    ):
+        if values:
+            yield f"annotation {name} -> {meaning}: {' or '.join(map(quoted, values))}"
+    for attribute in chosen.same:
+        yield f"annotation for {attribute} -> alike for all GPUs of a container; no effect on containers with one"
+    if chosen.exclusive:
+        yield f"annotation {annotations.EXCLUSIVE}, or {annotations.GPU_POLICY}: mutex -> each GPU of this pod has {_ALONE}"
+    scheduler = (change.pod.get("spec") or {}).get("schedulerName")
+    if not scheduler or scheduler == DEFAULT_SCHEDULER or not change.converted.claims:
+        return
+    if scheduler == rules.replace_scheduler:
+        yield f"schedulerName: {scheduler} -> {DEFAULT_SCHEDULER}"
+    else:
+        yield (
+            f"schedulerName: {scheduler} is kept: that scheduler has to know DRA; for another one use "
+            f"--replace-scheduler {scheduler}"
+        )

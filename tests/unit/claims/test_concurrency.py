@@ -1,0 +1,158 @@
+"""Claims are worked on side by side, each by one task at a time, for a bounded time."""
+
+import asyncio
+import threading
+
+import pytest
+
+from hami_kubeletplugin.claims.node_files import NodeFiles
+from tests.unit.claims.node import Json, Node, devices, refusal, simple
+
+
+class SlowPut:
+    """Holds `NodeFiles.put` of one claim in its thread until told to go on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, uid: str) -> None:
+        self.started, self.go_on = threading.Event(), threading.Event()
+        self.running = self.most = 0
+        real = NodeFiles.put
+
+        def put(self_: NodeFiles, prepared: object, *more: object) -> None:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            if prepared.uid == uid and not self.go_on.is_set():  # type: ignore[attr-defined]
+                self.started.set()
+                assert self.go_on.wait(10)
+            real(self_, prepared, *more)  # type: ignore[arg-type]
+            self.running -= 1
+
+        patch.setattr(NodeFiles, "put", put)
+
+
+async def test_claims_are_worked_on_at_the_same_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One claim that is held up does not hold up others, of the same call or of another."""
+    pairs = [simple(i) for i in range(3)]
+    for obj, its_pod in pairs:
+        node.api.put(obj, its_pod)
+    slow, fast, later = (obj for obj, _ in pairs)
+    held = SlowPut(monkeypatch, slow["metadata"]["uid"])
+    call = asyncio.create_task(node.prepare(slow, fast))
+    await asyncio.to_thread(held.started.wait, 5)
+    async with asyncio.timeout(5):
+        assert devices((await node.prepare(later))[0])
+        while node.spec(fast) is None:  # noqa: ASYNC110 - a file signals nothing
+            await asyncio.sleep(0.01)
+    held.go_on.set()
+    assert all(devices(answer) for answer in await call)
+
+
+async def test_one_claim_is_never_worked_on_twice_at_once(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls for the same claim wait for each other; an unprepare comes after the prepare that it met."""
+    held = SlowPut(monkeypatch, one["metadata"]["uid"])
+    calls = [asyncio.create_task(node.prepare(one)) for _ in range(3)]
+    await asyncio.to_thread(held.started.wait, 5)
+    taking_away = asyncio.create_task(node.unprepare(one))
+    await asyncio.sleep(0.05)
+    assert not taking_away.done()
+    held.go_on.set()
+    for call in calls:
+        assert devices((await call)[0])
+    assert held.most == 1
+    assert await taking_away == [None]
+    assert node.snapshot() == {}
+
+
+async def test_a_claim_that_takes_too_long_is_answered(node: Node, one: Json, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod's event gets our words, not the kubelet's time-out; the next call waits for the work that is under way."""
+    node.timeout = 0.5
+    node.start()
+    held = SlowPut(monkeypatch, one["metadata"]["uid"])
+    message = refusal((await node.prepare(one))[0])
+    assert "claim default/c0: prepare did not end within 0.5 s and is given up; it will be tried again" in message
+    # The thread still has the claim: a second call must not touch its files.
+    assert "did not end within" in refusal((await node.prepare(one))[0])
+    assert "unprepare did not end within" in refusal((await node.unprepare(one))[0])
+    assert (held.running, held.most) == (1, 1)
+    held.go_on.set()
+    await asyncio.wait_for(node.claims.drain(), 5)
+    assert devices((await node.prepare(one))[0])
+    assert held.most == 1
+
+
+async def test_a_slow_api_server_runs_into_the_time_out(node: Node, one: Json) -> None:
+    """Before the time-out of the call, so that the answer names it."""
+    node.timeout = 0.5
+    node.start()
+    node.api.hold = asyncio.Event()
+    assert "the API server gave no answer about default/c0 in time" in refusal((await node.prepare(one))[0])
+    assert node.snapshot() == {}
+    node.api.hold.set()
+    assert devices((await node.prepare(one))[0])
+
+
+async def test_a_call_that_is_given_up_leaves_nothing_running(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet hangs up, or the daemon stops: file work ends under its lock, and drain waits for it."""
+    held = SlowPut(monkeypatch, one["metadata"]["uid"])
+    call = asyncio.create_task(node.prepare(one))
+    await asyncio.to_thread(held.started.wait, 5)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    draining = asyncio.create_task(node.claims.drain())
+    await asyncio.sleep(0.05)
+    assert not draining.done()
+    held.go_on.set()
+    await asyncio.wait_for(draining, 5)
+    assert node.records.uids() == [one["metadata"]["uid"]]
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_restore_that_is_cancelled_twice_keeps_its_lock(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock covers the thread to its end however often the task around it is cancelled."""
+    devices((await node.prepare(one))[0])
+    held = SlowPut(monkeypatch, one["metadata"]["uid"])
+    restoring = asyncio.create_task(node.claims.restore(one["metadata"]["uid"]))
+    await asyncio.to_thread(held.started.wait, 5)
+    for _ in range(3):
+        restoring.cancel()
+        await asyncio.sleep(0.01)
+    taking_away = asyncio.create_task(node.unprepare(one))
+    await asyncio.sleep(0.05)
+    assert not taking_away.done()
+    held.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await restoring
+    assert await taking_away == [None]
+    assert node.snapshot() == {}
+
+
+async def test_a_restore_does_not_bring_back_what_is_being_unprepared(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recovery meets the kubelet's unprepare: the record is read under the claim's lock."""
+    devices((await node.prepare(one))[0])
+    uid = one["metadata"]["uid"]
+    at_work, go_on = threading.Event(), threading.Event()
+    real = NodeFiles.take_away
+
+    def take_away(self: NodeFiles, uid: str) -> None:
+        at_work.set()
+        assert go_on.wait(10)
+        real(self, uid)
+
+    monkeypatch.setattr(NodeFiles, "take_away", take_away)
+    taking_away = asyncio.create_task(node.unprepare(one))
+    await asyncio.to_thread(at_work.wait, 5)
+    repairing = asyncio.create_task(node.recover())
+    await asyncio.sleep(0.05)
+    go_on.set()
+    assert await taking_away == [None]
+    await repairing
+    assert node.snapshot() == {}
+    assert await node.claims.restore(uid) is False

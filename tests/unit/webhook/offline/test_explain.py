@@ -1,0 +1,198 @@
+"""webhook.explain: what each line became, and why, in words."""
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+
+from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.webhook_settings import Conversion
+from hami_kubeletplugin.webhook.conversion.convert import convert
+from hami_kubeletplugin.webhook.conversion.template import GpuSize
+from hami_kubeletplugin.webhook.offline.documents import Change, Owner, convert_files
+from hami_kubeletplugin.webhook.offline.explain import explain
+from tests.unit.webhook.pods import RULES, SIZES, bad_pods, pod, unhurried
+from tests.unit.webhook.pods import container as one_container
+
+PATH = "spec.containers[0] (main)"
+
+
+def explained(
+    *containers: dict[str, Any], annotations: dict[str, str] | None = None, spec: Any = (), **rules: Any
+) -> list[str]:
+    """The lines about a pod, without those of its head and its claims' names."""
+    init = [one for one in containers if one.get("init")]
+    main = [one for one in containers if not one.get("init")]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "one", "annotations": annotations or {}},
+        "spec": {"containers": main, "initContainers": init, **dict(spec)},
+    }
+    settings = Conversion(**rules)
+    result = convert_files({"f": json.dumps(pod)}, settings, lambda: [GpuSize(None, 40960), GpuSize(None, 81920)])
+    (change,) = result.changes
+    first, *lines = explain(change, settings)
+    assert first == "f, document 1 (Pod one):"
+    return [line.strip() for line in lines]
+
+
+def container(name: str = "main", /, env: Any = (), **amounts: Any) -> dict[str, Any]:
+    """A container that names these of HAMi's resources."""
+    limits = {f"nvidia.com/{resource.replace('_', '-')}": amount for resource, amount in amounts.items()}
+    return {"name": name, "env": list(env), "resources": {"limits": limits}}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "rules", "lines"),
+    [
+        (
+            {"gpu": 1, "gpumem": 4000},
+            {},
+            [
+                "nvidia.com/gpu: 1 -> one GPU",
+                "nvidia.com/gpumem: 4000 -> 4000 MiB of each GPU",
+                "no nvidia.com/gpucores -> no limit on compute, and none set aside",
+            ],
+        ),
+        (
+            {"gpu": 1},
+            {},
+            ["nvidia.com/gpu: 1 -> one GPU", "no gpumem and no gpucores -> the whole GPU, nobody else on it"],
+        ),
+        (
+            {"gpu": 1},
+            {"default_memory": 4000},
+            [
+                "nvidia.com/gpu: 1 -> one GPU",
+                "no memory -> 4000 MiB of each GPU, the default (--default-memory)",
+                "no gpumem and no gpucores -> nobody else on it",
+            ],
+        ),
+        (
+            {"gpumemory": "5k", "gpucores": 30},
+            {},
+            [
+                "no nvidia.com/gpu -> one GPU, the default (--default-gpu-num) where memory or cores are named",
+                "nvidia.com/gpumemory: 5k -> 5000 MiB of each GPU",
+                "nvidia.com/gpucores: 30 -> 30 percent of each GPU's compute",
+            ],
+        ),
+        (
+            {"gpu": 2, "gpumem_percentage": 50},
+            {"default_cores": 20},
+            [
+                "nvidia.com/gpu: 2 -> 2 different GPUs",
+                "nvidia.com/gpumem-percentage: 50 -> 50 percent of each GPU's memory: 20480 MiB of 40960, or 40960 MiB of 81920",
+                "no nvidia.com/gpucores -> 20 percent of each GPU's compute, the default (--default-cores)",
+            ],
+        ),
+        (
+            {"gpu": 1, "gpumem_percentage": 100},
+            {},
+            [
+                "nvidia.com/gpu: 1 -> one GPU",
+                "nvidia.com/gpumem-percentage: 100 -> all of each GPU's memory",
+                "all of the memory and no nvidia.com/gpucores -> all of each GPU's compute, nobody else on it",
+            ],
+        ),
+        (
+            {"gpu": 1, "gpumem": 0, "gpucores": 100, "priority": 0},
+            {},
+            [
+                "nvidia.com/gpu: 1 -> one GPU",
+                "nvidia.com/gpumem: 0 -> all of each GPU's memory",
+                "nvidia.com/gpucores: 100 -> all of each GPU's compute, nobody else on it",
+                "nvidia.com/priority: 0 -> priority high, in the claim's GpuConfig",
+            ],
+        ),
+        (
+            {"gpumem": 4000, "gpucores": 0},
+            {"default_memory": 4000, "default_gpu_num": 2, "gpu_core_policy": "force"},
+            [
+                "no nvidia.com/gpu -> 2 different GPUs, the default (--default-gpu-num) where memory or cores are named",
+                "nvidia.com/gpumem: 4000 -> 4000 MiB of each GPU",
+                "nvidia.com/gpucores: 0 -> no limit on compute, and none set aside",
+                "--gpu-core-policy force -> corePolicy force, in the claim's GpuConfig",
+            ],
+        ),
+    ],
+)
+def test_each_line_of_a_container(amounts: dict[str, Any], rules: dict[str, Any], lines: list[str]) -> None:
+    """What is there, what isn't, and which default stands in for it."""
+    claim, *said = explained(container(**amounts), **rules)
+    assert claim.startswith(f"{PATH}: claim gpu-main from ResourceClaimTemplate hami-gpu-")
+    assert said == lines
+
+
+def test_variables() -> None:
+    """What HAMi's users say by variables is found in the claim."""
+    env = [{"name": "CUDA_TASK_PRIORITY", "value": "1"}, {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}]
+    assert explained(container(env=env, gpu=1))[-2:] == [
+        "variable CUDA_TASK_PRIORITY -> priority low, in the claim's GpuConfig",
+        "variable GPU_CORE_UTILIZATION_POLICY -> corePolicy disable, in the claim's GpuConfig",
+    ]
+
+
+def test_annotations_and_what_is_not_kept() -> None:
+    """Which GPUs; and the policies that nobody follows any more."""
+    annotations = {
+        "nvidia.com/use-gputype": "A100, V100",
+        "nvidia.com/nouse-gpuuuid": "GPU-1",
+        "nvidia.com/numa-bind": "true",
+        "hami.io/gpu-scheduler-policy": "mutex",
+        "hami.io/node-scheduler-policy": "spread",
+    }
+    lines = explained(container(gpu=1, gpumem=1), annotations=annotations)[4:]
+    assert lines == [
+        "annotation nvidia.com/nouse-gpuuuid -> none of these GPUs: 'GPU-1'",
+        "annotation nvidia.com/use-gputype -> only GPUs whose model contains: 'A100' or 'V100'",
+        "annotation for resource.kubernetes.io/numaNode -> alike for all GPUs of a container; no effect on containers with one",
+        "annotation gpu.hami.io/exclusive, or hami.io/gpu-scheduler-policy: mutex -> each GPU of this pod has nobody else on it",
+        "warning: metadata.annotations[hami.io/node-scheduler-policy] has no effect: kube-scheduler places the pod",
+    ]
+
+
+def test_init_containers() -> None:
+    """One with a need of its own holds a GPU for the pod's whole life; one with the same need shares a claim; sidecars run on."""
+    own = {**container("own", gpu=1, gpumem=1), "init": True}
+    same = {**container("same", gpu=1, gpumem=2), "init": True}
+    lines = explained(own, same, container(gpu=1, gpumem=2))
+    own_claim, shared = [line for line in lines if line.startswith(("holds", "shares"))]
+    assert own_claim.startswith(
+        "holds its own GPU share for the pod's whole life, since a claim can't be given back early; "
+    )
+    assert shared == "shares its claim with main, which asks for the same and runs at another time"
+    sidecar = {**container("side", gpu=1, gpumem=1), "init": True, "restartPolicy": "Always"}
+    assert not [line for line in explained(sidecar, container(gpu=1, gpumem=2)) if "whole life" in line]
+
+
+def test_schedulers() -> None:
+    """HAMi's scheduler is replaced where that is set; any other one is kept, and that is said."""
+    spec = {"schedulerName": "hami-scheduler"}
+    assert explained(container(gpu=1), spec=spec, replace_scheduler="hami-scheduler")[-1] == (
+        "schedulerName: hami-scheduler -> default-scheduler"
+    )
+    assert explained(container(gpu=1), spec=spec)[-1].startswith(
+        "schedulerName: hami-scheduler is kept: that scheduler has to"
+    )
+    assert "scheduler" not in " ".join(explained(container(gpu=1), spec={"schedulerName": "default-scheduler"}))
+
+
+def test_resources_without_a_gpu() -> None:
+    """Only a priority, or a count of 0: no claim, and it is said what was left out."""
+    assert explained(container(gpu=0, gpumem=4000)) == [
+        "warning: spec.containers[0]: asks for no GPU, so nvidia.com/gpu, nvidia.com/gpumem is left out"
+    ]
+
+
+@settings(parent=unhurried, max_examples=100)
+@given(bad_pods(), RULES, SIZES)
+@example(pod(one_container("a", {"nvidia.com/gpu": 1}, env=[5, {"name": ["x"]}])), Conversion(), [])
+def test_whatever_is_converted_is_explained(one: dict[str, Any], rules: Conversion, sizes: list[GpuSize]) -> None:
+    """What stands in for a part that is none of ours never stops the words for the rest."""
+    with contextlib.suppress(AdmissionError):
+        made = convert(one, rules, lambda: sizes)
+        assert all(explain(Change("f", Owner(), (), one, made), rules))

@@ -1,0 +1,44 @@
+"""An admission server in this process; the cluster behind it is played by fakes."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from hami_kubeletplugin.api.webhook_settings import Conversion
+from hami_kubeletplugin.webhook.admission.answer import Admission
+from hami_kubeletplugin.webhook.admission.metrics import Metrics
+from hami_kubeletplugin.webhook.admission.server import AdmissionServer, Limits
+from tests.unit.webhook.admission.https import ApiServerSide, CertificateFiles, FakeSizes, FakeTemplates, server_tls
+
+
+class Webhook:
+    """A server, who answers in it, and what it works with."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.templates, self.sizes, self.metrics = FakeTemplates(), FakeSizes(), Metrics()
+        self.missing: list[str] = []
+        admission = Admission(Conversion.checked(), "hami-webhook", self.templates, self.sizes)
+        judges = {"/mutate": admission.mutate, "/validate": admission.validate}
+        self.server = AdmissionServer(judges, missing=lambda: self.missing, metrics=self.metrics, limits=limits)
+
+    def counted(self, result: str, endpoint: str = "/mutate") -> float:
+        """How many requests had this result."""
+        labels = {"endpoint": endpoint, "result": result}
+        return self.metrics._registry.get_sample_value("hami_webhook_reviews_total", labels) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    files: CertificateFiles, limits: Limits | None = None
+) -> AsyncIterator[tuple[Webhook, ApiServerSide]]:
+    """A webhook that listens, and a client."""
+    webhook = Webhook(replace(limits or Limits(), parting=0.01))
+    await webhook.server.start("127.0.0.1", 0, server_tls(files))
+    try:
+        async with ApiServerSide(webhook.server.port, files) as api_server:
+            yield webhook, api_server
+    finally:
+        await webhook.server.stop(within=5.0)
+
+
+Both = tuple[Webhook, ApiServerSide]
