@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.process import REGION_HOOK
-from hami_kubeletplugin.hamicore.contract import Limit
+from hami_kubeletplugin.api.limits import Limit
+from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.hamicore.region import LAYOUTS, region
-from hami_kubeletplugin.hamicore.regions import create_regions, region_files
+from hami_kubeletplugin.hamicore.regions import create_regions
 
 _UID = "00000000-0000-0000-0000-000000000000"
 _STATE = {
@@ -25,9 +26,9 @@ _STATE = {
 def renewals(disk: Path, count: int) -> tuple[list[float], list[float]]:
     """Milliseconds of each run of the hook, and of a program that does nothing, in turns."""
     made = region(LAYOUTS["1.2"], {f"GPU-{_UID}": Limit(10_000, 30)})
-    create_regions(disk, _UID, {"use-0": made})
-    paths = region_files(disk, _UID, "use-0", made)
-    files = ("--template", str(paths.template), "--region", str(paths.target))
+    folder = ClaimDir(disk, _UID)
+    create_regions(folder, {"use-0": made})
+    files = ("--template", str(folder.template("use-0", made.digest)), "--region", str(folder.region("use-0")))
     command = [str(REGION_HOOK), *files, "--claim", "bench/claim", "--pod", _UID]
     hook, nothing = [], []
     for _ in range(count):

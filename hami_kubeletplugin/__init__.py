@@ -6,12 +6,13 @@ The package is a house whose floors import downward only (checked by import-lint
     daemon         the parts of the node daemon in one task group
     show           tables of devices and claims for people
     fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
+    inforce        whether limits are in force in running containers
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
-    claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover
     webhook        pod -> claim templates + patch; the admission server; the entry point of hami-webhook
+    hamicore       HAMi-core as what keeps limits: its contract, its files on the host, what containers get of it
+    claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover; what keeps limits as an interface
     gpu            NVML, discovery, topology, simulated hardware
-    hamicore       HAMi-core's contract: limit variables and files on the host
     kube           the Kubernetes API client
     observe        structured logs, the node daemon's metrics
     files          files that are there whole or not at all

@@ -10,9 +10,9 @@ import typer
 from hami_kubeletplugin import show
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
-from hami_kubeletplugin.claims.inforce import loaded_now
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.inforce.running import loaded_now
 from hami_kubeletplugin.observe.log import configure
 from hami_kubeletplugin.program import given_only, options, program, run_program
 

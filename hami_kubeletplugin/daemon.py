@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.inforce import InForce
+from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
@@ -25,8 +25,11 @@ from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
+from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.inforce.events import PodEvents
+from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
@@ -98,7 +101,11 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             api=api,
             inventory=hardware.inventory,
             edits=driver_edits_for(settings),
-            state=NodeFiles(records=records, specs=specs, host=host, hami_dir=settings.hami_dir),
+            state=NodeFiles(
+                records=records,
+                specs=specs,
+                enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
+            ),
             driver=settings.driver_name,
             node=settings.node_name,
             boot_id=boot_id,
@@ -116,10 +123,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         )
         in_force = InForce(
             records=records,
-            api=api,
+            events=PodEvents(api, driver=settings.driver_name, node=settings.node_name),
             hami_dir=settings.hami_dir,
-            driver=settings.driver_name,
-            node=settings.node_name,
         )
         server = KubeletServer(settings, claims, publisher, lock)
         await asyncio.to_thread(_open, records, specs, host)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from hami_kubeletplugin.api.errors import StorageError
@@ -35,9 +36,24 @@ def read(path: Path) -> bytes | None:
 def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> None:
     """Write a file atomically: a reader, a crash or a full disk meets the old content or the new one.
 
+    Raises:
+        StorageError: As `replace`.
+    """
+
+    def fill(descriptor: int) -> None:
+        view = memoryview(content)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    replace(path, fill, durable=durable, mode=mode)
+
+
+def replace(path: Path, fill: Callable[[int], None], *, durable: bool, mode: int = 0o600) -> None:
+    """Have a new file under a name at once, with what `fill` writes into it.
+
     Args:
         path: The file.
-        content: Its new bytes.
+        fill: Gets the descriptor of an empty file; raises an OSError or a StorageError.
         durable: Have it on the disk before returning, its name included. Needless on a tmpfs and for what is made anew
             from a record.
         mode: Permission bits.
@@ -51,9 +67,7 @@ def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> No
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         try:
             os.fchmod(descriptor, mode)  # whatever the umask, and whatever a killed process left here
-            view = memoryview(content)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            fill(descriptor)
             if durable:
                 os.fsync(descriptor)
         finally:
@@ -61,10 +75,22 @@ def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> No
         os.rename(temporary, path)
         if durable:
             sync_directory(path.parent)
-    except OSError as error:
+    except (OSError, StorageError) as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, StorageError):
+            raise
         raise StorageError(f"{path}: can't be written: {error.strerror}; {remedy(error)}") from error
+
+
+def make_way(path: Path) -> None:
+    """Remove an empty directory under the name of a file: what container runtimes make of a mount source that is missing.
+
+    Raises:
+        OSError: Something else than a file, an empty directory or nothing is there.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        path.rmdir()
 
 
 def remove(path: Path) -> None:

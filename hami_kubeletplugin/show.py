@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
-from hami_kubeletplugin.claims.inforce import Loaded
-from hami_kubeletplugin.claims.prepared import Prepared, Storage
+from hami_kubeletplugin.claims import record_schema
+from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.hamicore.storage import Storage, storage
+from hami_kubeletplugin.inforce.running import Loaded
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.program import table
 
@@ -55,10 +57,10 @@ def claims_table(claims: Iterable[Prepared], running: Running | None = None) -> 
                     claim.ref.full_name,
                     f"{share.request}/{share.subrequest}" if share.subrequest else share.request,
                     share.device,
-                    "unlimited" if use.admin else f"{share.memory_mib}Mi",
-                    "unlimited" if use.admin or not share.cores else f"{share.cores}%",
-                    _KEPT[claim.storage(use)],
-                    _loaded((running or {}).get((claim.namespace, claim.name, share.use))),
+                    "unlimited" if use.admin else f"{share.limit.memory_mib}Mi",
+                    "unlimited" if use.admin or not share.limit.cores else f"{share.limit.cores}%",
+                    _KEPT[storage(claim, use)],
+                    _loaded((running or {}).get((claim.ref.namespace, claim.ref.name, share.use))),
                     ", ".join(use.containers) or "-",
                 ]
             )
@@ -69,9 +71,9 @@ def claims_json(claims: Iterable[Prepared], running: Running | None = None) -> s
     """Prepared claims as JSON; each use has its `processes`, and how many of them have `loaded` HAMi-core, null if unknown."""
     found = []
     for claim in claims:
-        dumped = claim.model_dump()
+        dumped = record_schema.dump(claim)
         for index, use in enumerate(dumped["uses"]):
-            seen = (running or {}).get((claim.namespace, claim.name, index))
+            seen = (running or {}).get((claim.ref.namespace, claim.ref.name, index))
             use |= {"processes": seen.processes if seen else None, "loaded": seen.loaded if seen else None}
         found.append(dumped)
     return json.dumps(found, indent=2)

@@ -18,8 +18,8 @@
     │   ├── SocketPathTooLong   over 107 bytes
     │   └── AlreadyServing      another daemon holds this driver's lock on this node
     ├── StorageError            a file of ours could not be read or written
-    │   ├── RecordDamaged       a record does not hold what its checksum says
-    │   └── RecordTooNew        a record was written by a newer version
+    │   └── RecordDamaged       a record does not hold what its checksum says
+    │       └── RecordTooNew    a record was written by a newer version: no use here either
     ├── ClaimError              this claim can't be prepared; the text ends up in the pod's event
     │   └── ConfigError         its GpuConfig is wrong
     ├── AdmissionError          an object isn't admitted; the text is what kubectl shows
@@ -124,8 +124,8 @@ class RecordDamaged(StorageError):
     """A claim record whose checksum or shape is wrong."""
 
 
-class RecordTooNew(StorageError):
-    """A claim record of a version that this program does not know."""
+class RecordTooNew(RecordDamaged):
+    """A claim record of a version that this program does not know, as after a roll-back. It is made anew, like a damaged one."""
 
 
 class ClaimError(HamiError):

@@ -9,6 +9,7 @@ that is not kept.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +20,15 @@ from hami_kubeletplugin.api.quoting import quoted
 
 CorePolicy = Literal["default", "force", "disable"]
 Priority = Literal["high", "low"]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How limits are enforced in a container: the fields of GpuConfig on which all its requests have to agree. None = default."""
+
+    core_policy: CorePolicy | None = None
+    priority: Priority | None = None
+    log_level: int | None = None
 
 
 class GpuConfig(BaseModel):
@@ -41,6 +51,11 @@ class GpuConfig(BaseModel):
     def over(self, base: "GpuConfig") -> "GpuConfig":
         """This config on top of `base`: fields that are set here win."""
         return base.model_copy(update=self.model_dump(exclude_none=True))
+
+    @property
+    def policy(self) -> Policy:
+        """What of it concerns the enforcement in a container."""
+        return Policy(**{field.name: getattr(self, field.name) for field in fields(Policy)})
 
 
 def decode(parameters: object, where: str) -> GpuConfig:

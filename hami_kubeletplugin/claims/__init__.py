@@ -1,1 +1,17 @@
-"""From an allocated claim to a limited container: plan, record, CDI spec; prepare, unprepare, recover."""
+"""From an allocated claim to what its containers get.
+
+    recovery        what happens without the kubelet asking: at the start, repair, clean-up of stale claims
+    service         NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC
+    reader          what the API server says about the claims of one call
+    node_files      what a claim leaves on the node, in an order in which a crash is harmless
+    specfiles       its CDI spec file
+    records         its record file
+    record_schema   how a record stands on the disk, version by version (pure)
+    spec            prepared claim -> CDI spec (pure)
+    enforcement     what keeps limits, as an interface; and nothing, which is one of them
+    numbering       the order in which a container numbers its GPUs (pure)
+    plan            allocated claims + pods -> prepared claim, or a refusal (pure)
+    prepared        what a prepared claim is (pure)
+    pods            Pod -> which container sees which request (pure)
+    allocation      ResourceClaim -> our shares of it (pure)
+"""

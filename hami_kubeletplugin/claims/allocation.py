@@ -11,6 +11,7 @@ from hami_kubeletplugin.api import gpuconfig, names
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.gpuconfig import GpuConfig
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.kube import quantity
 
 Json = Mapping[str, Any]
@@ -42,8 +43,7 @@ class Share:
         device: Name of the device.
         share_id: UUID of this share; None only with admin access.
         admin: Admin access: the device is visible, nothing is limited or consumed.
-        memory_mib: Consumed memory, MiB; may exceed the device's own when scaled. 0 with admin access.
-        cores: Consumed compute, percent; 0 = no reservation, not throttled.
+        limit: What it consumes. Memory may exceed the device's own when scaled; nothing with admin access.
         config: The GpuConfig in force for its request.
     """
 
@@ -53,8 +53,7 @@ class Share:
     device: str
     share_id: str | None
     admin: bool
-    memory_mib: int
-    cores: int
+    limit: Limit
     config: GpuConfig
 
 
@@ -134,20 +133,19 @@ def _share(result: Json, where: str, node: str, configs: "list[tuple[frozenset[s
         raise ClaimError(f"{where}: unknown pool {pool!r}; this node publishes pool {node!r} alone")
     admin = bool(result.get("adminAccess"))
     share_id = result.get("shareID")
-    memory = cores = 0
+    limit = Limit(0)
     if not admin:
         if not share_id:
             raise ClaimError(
                 f"{where}: device {device} is shared, but the result has no shareID; "
                 "is the feature gate DRAConsumableCapacity on in kube-apiserver and kube-scheduler?"
             )
-        memory = _memory(result, where)
-        cores = _whole(result, names.CORES, where)
+        limit = Limit(_memory(result, where), _whole(result, names.CORES, where))
     config = GpuConfig()
     for requests, layer in configs:
         if not requests or requests & {request, full}:
             config = layer.over(config)
-    return Share(request, subrequest or None, str(pool), str(device), share_id, admin, memory, cores, config)
+    return Share(request, subrequest or None, str(pool), str(device), share_id, admin, limit, config)
 
 
 def _memory(result: Json, where: str) -> int:

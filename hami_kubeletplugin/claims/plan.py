@@ -7,17 +7,18 @@ share carry the variables of the whole use. What does not fit is refused here, w
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from itertools import combinations
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.gpuconfig import GpuConfig, Policy
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, Share
 from hami_kubeletplugin.claims.pods import Container, Pod
-from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, Use
+from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.gpu.model import Gpu
-
-T = TypeVar("T")
 
 
 class Held(NamedTuple):
@@ -85,9 +86,7 @@ def plan(
     views = sorted(viewers_of, key=lambda view: [held.key for held in view])
     use_of = {held.key: index for index, view in enumerate(views) for held in view}
     return Prepared(
-        namespace=claim.ref.namespace,
-        name=claim.ref.name,
-        uid=claim.ref.uid,
+        ref=claim.ref,
         pods=tuple(sorted((pod.ref for pod in pods), key=lambda ref: ref.uid)),
         boot_id=boot_id,
         driver=driver,
@@ -151,16 +150,14 @@ def _use(view: tuple[Held, ...], viewers: Sequence[Viewer], gpus: Mapping[str, G
         raise ClaimError(
             f"container {_list(viewers)} uses {len(limits)} GPUs; HAMi-core limits at most {MAX_GPUS_PER_CONTAINER} in one"
         )
-    configs = [(share.request, share.config) for share in shares]
     return Use(
         containers=tuple(sorted(map(str, viewers))),
         gpus=limits,
         admin=admin,
-        core_policy=_agreed("corePolicy", ((r, c.core_policy) for r, c in configs), viewers),
-        priority=_agreed("priority", ((r, c.priority) for r, c in configs), viewers),
-        log_level=_agreed("logLevel", ((r, c.log_level) for r, c in configs), viewers),
+        policy=_policy(shares, viewers),
+        enforced_by="none" if admin else "hami-core",
         # Pods that come later to a claim that may be shared are not told to us: the kubelet holds it for prepared.
-        cache="none" if admin else "private" if shareable else "own",
+        concurrent=shareable and not admin,
         owner=min(held.claim.ref.uid for held in view),
     )
 
@@ -180,14 +177,12 @@ def _refuse_foreign_sharing(view: tuple[Held, ...], viewers: Sequence[Viewer]) -
             )
 
 
-def _limits(shares: Iterable[Share], gpus: Mapping[str, Gpu]) -> tuple[GpuLimit, ...]:
-    memory: dict[str, int] = defaultdict(int)
-    cores: dict[str, int] = defaultdict(int)
+def _limits(shares: Iterable[Share], gpus: Mapping[str, Gpu]) -> Mapping[str, Limit]:
+    """By GPU: the sum of the shares that the container holds of it."""
+    limits: dict[str, Limit] = defaultdict(lambda: Limit(0))
     for share in shares:
-        uuid = _gpu(share, gpus).uuid
-        memory[uuid] += share.memory_mib
-        cores[uuid] += share.cores
-    return tuple(GpuLimit(uuid=uuid, memory_mib=memory[uuid], cores=cores[uuid]) for uuid in sorted(memory))
+        limits[_gpu(share, gpus).uuid] += share.limit
+    return dict(sorted(limits.items()))
 
 
 def _prepared(share: Share, use: int, gpus: Mapping[str, Gpu]) -> PreparedShare:
@@ -198,8 +193,7 @@ def _prepared(share: Share, use: int, gpus: Mapping[str, Gpu]) -> PreparedShare:
         device=share.device,
         share_id=share.share_id,
         uuid=_gpu(share, gpus).uuid,
-        memory_mib=share.memory_mib,
-        cores=share.cores,
+        limit=share.limit,
         use=use,
     )
 
@@ -215,16 +209,21 @@ def _gpu(share: Share, gpus: Mapping[str, Gpu]) -> Gpu:
     return gpu
 
 
-def _agreed(field: str, values: Iterable[tuple[str, T | None]], viewers: Sequence[Viewer]) -> T | None:
-    """One value for the container; requests that say nothing go along with those that do."""
-    said = [(request, value) for request, value in values if value is not None]
-    for (request, value), (other, different) in combinations(said, 2):
-        if value != different:
-            raise ClaimError(
-                f"container {_list(viewers)}: GpuConfig {field} is {value!r} for request {request!r} and {different!r} for "
-                f"request {other!r}; HAMi-core knows one per container"
-            )
-    return said[0][1] if said else None
+def _policy(shares: Sequence[Share], viewers: Sequence[Viewer]) -> Policy:
+    """One value of each field for the container; requests that say nothing go along with those that do."""
+    policies = [(share.request, share.config.policy) for share in shares]
+    agreed: dict[str, Any] = {}
+    for field in fields(Policy):
+        said = [(request, value) for request, policy in policies if (value := getattr(policy, field.name)) is not None]
+        for (request, value), (other, different) in combinations(said, 2):
+            if value != different:
+                raise ClaimError(
+                    f"container {_list(viewers)}: GpuConfig {GpuConfig.model_fields[field.name].alias or field.name} is "
+                    f"{value!r} for request {request!r} and {different!r} for request {other!r}; HAMi-core knows one per "
+                    "container"
+                )
+        agreed[field.name] = said[0][1] if said else None
+    return Policy(**agreed)
 
 
 def _list(viewers: Sequence[Viewer]) -> str:

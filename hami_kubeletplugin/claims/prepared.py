@@ -1,59 +1,52 @@
-"""What a prepared claim is: the plan that was made for it, as kept in its record file.
+"""What a prepared claim is: the plan that was made for it.
 
-It holds everything that the CDI spec is made of, except what may change over a reboot (bus order, device nodes, library
-version): that is looked up again by GPU UUID.
+It holds everything that the CDI spec is made of, except what may change over a reboot (bus order, device nodes, the library's
+version): that is looked up again by GPU UUID. How it stands on the disk is `record_schema`'s concern alone.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
-from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
+from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.claims.allocation import PodRef
 
-Cache = Literal["own", "private", "none"]
-Storage = Literal["region", "directory", "tmpfs", "none"]
+EnforcedBy = Literal["hami-core", "none"]
+"""What keeps the limits of a container."""
 
 
-class _Stored(BaseModel):
-    # Unknown fields are ignored: a newer program of the same record version may have written them.
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class GpuLimit(_Stored):
-    """The limit of one GPU in a container: the sum of the shares that the container holds of it."""
-
-    uuid: str
-    memory_mib: int
-    cores: int
-
-
-class Use(_Stored):
-    """What a set of containers sees together: HAMi-core numbers limits per container, so the plan is made for all of it.
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a set of containers sees together: limits are numbered per container, so the plan is made for all of it.
 
     Attributes:
         containers: `pod/container` of each container that sees exactly this, sorted; empty = no container uses it.
-        gpus: Limits, one per GPU, in no particular order; with admin access the amounts are 0 and nothing is limited.
+        gpus: Limits by GPU UUID, in no particular order: for each GPU the sum of the shares that the container holds of it.
         admin: Admin access: devices visible, no limit.
-        core_policy, priority, log_level: From the GpuConfigs; None = default.
-        cache: `own`: one on the host, made for this use alone. `private`: a tmpfs of each container, for uses that several
-            containers may have at the same time, since they must not share a region file (HAMi-core tells processes apart by
-            pid). `none`: nothing is limited.
-        owner: UID of the claim whose device carries the cache, when a container uses several claims.
+        policy: From the GpuConfigs.
+        enforced_by: What keeps the limits; `none`: nothing is limited.
+        concurrent: Several containers may have it at the same time, each with the whole limit.
+        owner: UID of the claim whose files on the host the containers get, when a container uses several claims.
     """
 
     containers: tuple[str, ...]
-    gpus: tuple[GpuLimit, ...]
+    gpus: Mapping[str, Limit]
     admin: bool
-    core_policy: CorePolicy | None
-    priority: Priority | None
-    log_level: int | None
-    cache: Cache
+    policy: Policy
+    enforced_by: EnforcedBy
+    concurrent: bool
     owner: str
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether its limit is one container's at a time."""
+        return self.enforced_by != "none" and not self.concurrent
 
-class PreparedShare(_Stored):
+
+@dataclass(frozen=True, slots=True)
+class PreparedShare:
     """One share of the claim: the allocation result, its GPU and its place in a use."""
 
     request: str
@@ -62,8 +55,7 @@ class PreparedShare(_Stored):
     device: str
     share_id: str | None
     uuid: str
-    memory_mib: int
-    cores: int
+    limit: Limit
     use: int
 
     @property
@@ -73,11 +65,12 @@ class PreparedShare(_Stored):
         return f"{request}.{self.device}.{self.share_id or 'admin'}"
 
 
-class Prepared(_Stored):
+@dataclass(frozen=True, slots=True)
+class Prepared:
     """A prepared claim.
 
     Attributes:
-        namespace, name, uid: The claim.
+        ref: The claim.
         pods: Its consumers.
         boot_id: Of the kernel that it was prepared under.
         driver: Our driver name.
@@ -87,9 +80,7 @@ class Prepared(_Stored):
         regions: Whether this library's regions are made by us; else the library makes them from variables.
     """
 
-    namespace: str
-    name: str
-    uid: str
+    ref: ClaimRef
     pods: tuple[PodRef, ...]
     boot_id: str
     driver: str
@@ -99,9 +90,9 @@ class Prepared(_Stored):
     regions: bool = False
 
     @property
-    def ref(self) -> ClaimRef:
-        """The claim."""
-        return ClaimRef(self.namespace, self.name, self.uid)
+    def uid(self) -> str:
+        """The claim's UID, which all its files are named by."""
+        return self.ref.uid
 
     def cdi_device(self, share: PreparedShare) -> str:
         """Name of a share's CDI device: unique on the node, first a letter (a leading digit needs CDI 0.5.0)."""
@@ -113,40 +104,3 @@ class Prepared(_Stored):
             PreparedDevice((s.request,), s.pool, s.device, (f"{cdi_kind}={self.cdi_device(s)}",), s.share_id)
             for s in self.shares
         )
-
-    def storage(self, use: Use) -> Storage:
-        """Where a use's shared region is.
-
-        `region`: a file that we make, fresh at each start of a container, so that containers one after the other may have it.
-        `directory`: one on the host in which the library makes the file. It keeps what an ended process held, so containers
-        that follow each other get a `tmpfs` each instead. `none`: there is no region, since nothing is limited.
-        """
-        if use.cache == "none":
-            return "none"
-        if use.cache == "private":
-            return "tmpfs"
-        if self.regions:
-            return "region"
-        return "directory" if len(use.containers) < 2 else "tmpfs"
-
-    def stored(self, storage: Storage) -> dict[str, Use]:
-        """Uses of this kind whose files belong to this claim, by the name of their files."""
-        own = ((i, use) for i, use in enumerate(self.uses) if use.owner == self.uid)
-        return {use_name(i): use for i, use in own if self.storage(use) == storage}
-
-    def needs_fresh_caches(self, former: "Prepared") -> bool:
-        """Whether files that the library made in directories for `former` must go.
-
-        The first limit in one stays for ever (HAMi-core multiprocess_memory_limit.c:1119); but they are left alone while a
-        container that may have one open can still run. Regions of our own are made fresh by their hook instead.
-        """
-        if self.regions:
-            return False
-        if former.boot_id != self.boot_id or not {p.uid for p in former.pods} & {p.uid for p in self.pods}:
-            return True
-        return [use.gpus for use in former.uses] != [use.gpus for use in self.uses]
-
-
-def use_name(index: int) -> str:
-    """Name of the files of a claim's use."""
-    return f"use-{index}"

@@ -1,25 +1,25 @@
 """One record file for each prepared claim: what a restarted daemon has to know. Blocking: called in threads.
 
-    {"version": 1, "sha256": "<of data's bytes>", "data": "<JSON of Prepared, as text>"}
+    {"version": 1, "claim": {"namespace": …, "name": …}, "sha256": "<of data's bytes>", "data": "<JSON, as text>"}
 
 The checksum is over the bytes of `data` as they stand, never over what a decoder made of them: a new field then can't turn
-old records into damaged ones. Cost per claim is constant; nothing is rewritten for other claims.
+old records into damaged ones. What `data` holds is `record_schema`'s concern. Cost per claim is constant; nothing is rewritten
+for other claims.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 from pydantic import ValidationError
 
 from hami_kubeletplugin import files
-from hami_kubeletplugin.api.claim import UID, checked_uid
+from hami_kubeletplugin.api.claim import UID, ClaimRef, checked_uid
 from hami_kubeletplugin.api.errors import RecordDamaged, RecordTooNew, StorageError
+from hami_kubeletplugin.claims import record_schema
 from hami_kubeletplugin.claims.prepared import Prepared
-
-VERSION: Final = 1
+from hami_kubeletplugin.claims.record_schema import VERSION
 
 
 def named_uids(directory: Path, prefix: str = "") -> list[str]:
@@ -38,13 +38,14 @@ def named_uids(directory: Path, prefix: str = "") -> list[str]:
 
 def encode(prepared: Prepared) -> bytes:
     """A record's bytes."""
-    data = prepared.model_dump_json()
+    data = json.dumps(record_schema.dump(prepared))
     digest = hashlib.sha256(data.encode()).hexdigest()
-    return json.dumps({"version": VERSION, "sha256": digest, "data": data}).encode()
+    claim = {"namespace": prepared.ref.namespace, "name": prepared.ref.name}
+    return json.dumps({"version": VERSION, "claim": claim, "sha256": digest, "data": data}).encode()
 
 
 def decode(content: bytes, where: str) -> Prepared:
-    """The claim that a record holds.
+    """The claim that a record holds, whatever version up to ours wrote it.
 
     Raises:
         RecordDamaged: Not what was written.
@@ -58,16 +59,31 @@ def decode(content: bytes, where: str) -> Prepared:
     if not isinstance(version, int) or version < 1:
         raise RecordDamaged(f"{where}: record is damaged: version {version!r}")
     if version > VERSION:
-        raise RecordTooNew(
-            f"{where}: record has version {version}, this program knows {VERSION}; "
-            "go back to the newer program, or drain the node and remove the file"
-        )
+        raise RecordTooNew(f"{where}: record has version {version}, this program knows {VERSION}")
     if not isinstance(data, str) or hashlib.sha256(data.encode(errors="replace")).hexdigest() != digest:
         raise RecordDamaged(f"{where}: record is damaged: its checksum is wrong")
     try:
-        return Prepared.model_validate_json(data)
+        return record_schema.load(record_schema.upgraded(json.loads(data), version))
     except ValidationError as error:
         raise RecordDamaged(f"{where}: record is damaged: {error.error_count()} fields are wrong") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordDamaged(f"{where}: record is damaged: {error}") from error
+
+
+def claim_of(content: bytes, uid: str) -> ClaimRef | None:
+    """The claim that a record was made for, also if nothing else of it can be used; None if it doesn't say.
+
+    `claim` is outside of what versions change, and version 1 without it has the names in its data. Neither is covered by a
+    checksum that would have to be right: who asks the API server for that claim finds out whether it has this UID.
+    """
+    try:
+        record = json.loads(content)
+        claim = record["claim"] if "claim" in record else json.loads(record["data"])
+        namespace, name = claim["namespace"], claim["name"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    whole = isinstance(namespace, str) and isinstance(name, str) and namespace and name
+    return ClaimRef(namespace, name, uid) if whole else None
 
 
 class Records:
@@ -105,7 +121,8 @@ class Records:
         """A claim's record, or None if it has none.
 
         Raises:
-            RecordDamaged, RecordTooNew, StorageError: It can't be used; it is left as it is.
+            RecordDamaged: It can't be used, or a newer version wrote it; it is left as it is.
+            StorageError: It can't be read.
         """
         path = self.path(uid)
         content = files.read(path)
@@ -126,6 +143,14 @@ class Records:
             else:
                 if prepared is not None:
                     yield prepared
+
+    def claim(self, uid: str) -> ClaimRef | None:
+        """The claim that a record was made for, for when it can't be used; None if there is none or it doesn't say.
+
+        Raises:
+            StorageError: It is there and can't be read.
+        """
+        return claim_of(files.read(self.path(uid)) or b"", uid)
 
     def save(self, prepared: Prepared) -> None:
         """Have the record on the disk.

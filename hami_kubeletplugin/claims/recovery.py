@@ -85,7 +85,7 @@ class Recovery:
                 self.wake()
 
     async def repair(self) -> None:
-        """Have every claim's files as its record says; make a lost record anew from its CDI spec and the API server."""
+        """Have every claim's files as its record says; make a record that can't be used anew from the API server."""
         try:
             uids = await asyncio.to_thread(lambda: {*self._records.uids(), *self._specs.uids()})
         except StorageError as error:
@@ -123,11 +123,14 @@ class Recovery:
         return bool(lacking - self._reported.keys())
 
     def _known(self) -> dict[ClaimRef, Prepared | None]:
-        """Every claim that has something on this node and whose name is known, from its record or else its spec."""
+        """Every claim that has something on this node and whose name is known."""
         known: dict[ClaimRef, Prepared | None] = {p.ref: p for p in self._records.all() if isinstance(p, Prepared)}
-        recorded = {ref.uid for ref in known}
-        lost = (self._specs.claim(uid) for uid in self._specs.uids() if uid not in recorded)
-        return known | {ref: None for ref in lost if ref}
+        lost = {*self._specs.uids(), *self._records.uids()} - {ref.uid for ref in known}
+        return known | {ref: None for ref in map(self._lost, lost) if ref}
+
+    def _lost(self, uid: str) -> ClaimRef | None:
+        """Which claim it is whose record is lost or can't be used, from its spec or else from what is left of the record."""
+        return self._specs.claim(uid) or self._records.claim(uid)
 
     async def _is_ours(self, ref: ClaimRef, prepared: Prepared | None) -> bool:
         """Whether the claim still is allocated to this driver on this node. In doubt it is.
@@ -158,7 +161,7 @@ class Recovery:
         With regions the hook lets none of their containers start. So prepare anew: if the pods before have ended, the claim is
         the late ones' from then on; else the refusal is in the log. Without regions nobody can keep them from starting.
         """
-        if all(use.cache != "own" for use in prepared.uses):
+        if not any(use.one_at_a_time for use in prepared.uses):
             return
         known = {pod.uid for pod in prepared.pods}
         late = sorted(str(c.get("name")) for c in claim["status"].get("reservedFor") or [] if c.get("uid") not in known)
@@ -186,7 +189,7 @@ class Recovery:
 
     async def _make_anew(self, uid: str) -> bool:
         """Whether a lost or damaged record could be made anew: the kubelet won't ask again for a pod that runs."""
-        ref = await asyncio.to_thread(self._specs.claim, uid)
+        ref = await asyncio.to_thread(self._lost, uid)
         if ref is None:
             return False
         answer = (await self._claims.prepare([ref]))[uid]

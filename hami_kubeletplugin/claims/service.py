@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
@@ -83,7 +84,7 @@ class Claims:
         async with self._locks.hold(uid):
             prepared = await asyncio.to_thread(self._state.load, uid)
             if prepared is not None:
-                await self._put(prepared.model_copy(update={"boot_id": self._boot_id}))
+                await self._put(replace(prepared, boot_id=self._boot_id))
         return prepared is not None
 
     async def drain(self) -> None:

@@ -4,11 +4,11 @@ Source: Project-HAMi/HAMi-core, src/multiprocess/multiprocess_memory_limit.{c,h}
 src/include/log_utils.h; read and tried at commit 8f3a89c.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
+from hami_kubeletplugin.api.gpuconfig import Policy, Priority
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 
 CONTAINER_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
@@ -31,30 +31,27 @@ TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
 """Values of CUDA_TASK_PRIORITY, in the region too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What one container may use of one GPU.
+DEFAULT_POLICY: Final = Policy()
 
-    Attributes:
-        memory_mib: MiB, at least 1: with 0 the library knows no limit and says that the GPU has 0 bytes (device.c:93).
-        cores: Percent of the GPU's compute; 0 is "no limit asked".
+
+def checked(limits: Iterable[Limit]) -> None:
+    """Refuse limits that the library would not keep: with 0 MiB it knows none and says that the GPU has 0 bytes (device.c:93).
+
+    Raises:
+        ValueError: Not 1 to 16 GPUs, the library's CUDA_DEVICE_MAX_COUNT, or one of them without memory.
     """
-
-    memory_mib: int
-    cores: int = 0
-
-    def __post_init__(self) -> None:
-        if self.memory_mib < 1 or self.cores < 0:
-            raise ValueError(f"{self}: memory_mib must be at least 1 and cores at least 0")
+    given = list(limits)
+    if not 1 <= len(given) <= MAX_GPUS_PER_CONTAINER:
+        raise ValueError(f"HAMi-core serves 1 to {MAX_GPUS_PER_CONTAINER} GPUs in a container, not {len(given)}")
+    if any(limit.memory_mib < 1 for limit in given):
+        raise ValueError(f"HAMi-core keeps limits of at least 1 MiB: {given}")
 
 
 def variables(
     limits: Sequence[Limit],
     *,
     region: str,
-    core_policy: CorePolicy | None = None,
-    priority: Priority | None = None,
-    log_level: int | None = None,
+    policy: Policy = DEFAULT_POLICY,
 ) -> dict[str, str]:
     """The environment that makes the library keep `limits`.
 
@@ -62,15 +59,13 @@ def variables(
         limits: One for each GPU that the container sees, in PCI bus order. Index i of a limit is both a CUDA ordinal (when
             memory is allocated) and an NVML index (in nvidia-smi); the two agree in this order only.
         region: Path of the region file in the container.
-        core_policy: GPU_CORE_UTILIZATION_POLICY. Written even when None, or a pod's own `disable` would lift the core limit.
-        priority: CUDA_TASK_PRIORITY, default low as in the library. Always written, for the same reason.
-        log_level: LIBCUDA_LOG_LEVEL; the library's own default when None.
+        policy: GPU_CORE_UTILIZATION_POLICY is written even when nobody said it, or a pod's own `disable` would lift the core
+            limit; CUDA_TASK_PRIORITY for the same reason, default low as in the library. LIBCUDA_LOG_LEVEL only if it is said.
 
     Raises:
-        ValueError: Not 1 to 16 GPUs, the library's CUDA_DEVICE_MAX_COUNT.
+        ValueError: As `checked`.
     """
-    if not 1 <= len(limits) <= MAX_GPUS_PER_CONTAINER:
-        raise ValueError(f"HAMi-core serves 1 to {MAX_GPUS_PER_CONTAINER} GPUs in a container, not {len(limits)}")
+    checked(limits)
     environment = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
@@ -78,14 +73,14 @@ def variables(
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": region,
         # As it is without the variable; with another value the library would look its functions up there (libvgpu.c:95).
         "CUDA_REDIRECT": CONTAINER_LIBRARY,
-        "GPU_CORE_UTILIZATION_POLICY": core_policy or "default",
-        "CUDA_TASK_PRIORITY": TASK_PRIORITY[priority or "low"],
+        "GPU_CORE_UTILIZATION_POLICY": policy.core_policy or "default",
+        "CUDA_TASK_PRIORITY": TASK_PRIORITY[policy.priority or "low"],
     }
     for index, limit in enumerate(limits):
         # Decimal, without a leading zero (octal), one suffix: `4000Mi` would be 4000 bytes (multiprocess_memory_limit.c:95).
         environment[f"CUDA_DEVICE_MEMORY_LIMIT_{index}"] = f"{limit.memory_mib}m"
         if limit.cores:
             environment[f"CUDA_DEVICE_SM_LIMIT_{index}"] = str(min(limit.cores, 100))
-    if log_level is not None:
-        environment["LIBCUDA_LOG_LEVEL"] = str(log_level)
+    if policy.log_level is not None:
+        environment["LIBCUDA_LOG_LEVEL"] = str(policy.log_level)
     return environment

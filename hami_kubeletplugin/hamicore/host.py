@@ -199,8 +199,7 @@ def _place(path: Path, content: bytes, mode: int) -> None:
     """Put a whole file under `path` at once. An equal one stays; another is replaced by a new inode, never written to."""
     if _holds(path, content, mode):
         return
-    with suppress(FileNotFoundError, NotADirectoryError):
-        path.rmdir()  # an empty directory: what container runtimes make of a mount source that is missing
+    files.make_way(path)
     files.write(path, content, durable=True, mode=mode)
 
 

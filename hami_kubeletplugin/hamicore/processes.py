@@ -17,7 +17,7 @@ PROC: Final = Path("/proc")
 
 _CACHE: Final = "cache"
 _OURS: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})/(use-[0-9]{1,4})(?:\.region)?(?://deleted)?")
-"""What is mounted, below `<hami_dir>/cache`: see `caches.claim_dir` and `regions.region_files`."""
+"""What is mounted, below `<hami_dir>/cache`: see `ClaimDir`."""
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _LIBRARY: Final = re.compile(rb"/libvgpu\.so[^/\n]*$", re.MULTILINE)
 _LIMIT: Final = 16 * 1024 * 1024

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
+from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER, MIB
-from hami_kubeletplugin.hamicore.contract import TASK_PRIORITY, Limit
+from hami_kubeletplugin.hamicore.contract import DEFAULT_POLICY, TASK_PRIORITY, checked
 
 MAGIC: Final = 19920718
 """`initialized_flag`, the first four bytes: what is mapped with it is used as it is, so it is written last."""
@@ -102,44 +103,36 @@ class Region:
         ).hexdigest()[:16]
 
 
-def region(
-    layout: Layout,
-    gpus: Mapping[str, Limit],
-    *,
-    core_policy: CorePolicy | None = None,
-    priority: Priority | None = None,
-) -> Region:
+def region(layout: Layout, limits: Mapping[str, Limit], policy: Policy = DEFAULT_POLICY) -> Region:
     """A region that nobody uses yet and in which limits are set; agrees with `contract.variables` of the same limits.
 
     Args:
         layout: Of the library that will map it.
-        gpus: Limits by GPU UUID, in the order in which the container numbers its GPUs.
-        core_policy: `disable` switches the core limit off in here too.
-        priority: Default low, as in the library.
+        limits: By GPU UUID, in the order in which the container numbers its GPUs.
+        policy: `corePolicy: disable` switches the core limit off in here too; the priority is by default low, as in the library.
 
     Raises:
-        ValueError: Not 1 to 16 GPUs, or a UUID that is too long.
+        ValueError: As `contract.checked`, or a UUID that is too long.
     """
-    if not 1 <= len(gpus) <= MAX_GPUS_PER_CONTAINER:
-        raise ValueError(f"a region holds 1 to {MAX_GPUS_PER_CONTAINER} GPUs, not {len(gpus)}")
-    names = [uuid.encode() for uuid in gpus]
+    checked(limits.values())
+    names = [uuid.encode() for uuid in limits]
     if any(len(name) >= _UUID_BYTES or b"\0" in name for name in names):
-        raise ValueError(f"a GPU UUID has at most {_UUID_BYTES - 1} bytes, none of them zero: {list(gpus)}")
-    unused = MAX_GPUS_PER_CONTAINER - len(gpus)
-    memory = [limit.memory_mib * MIB for limit in gpus.values()] + [0] * unused
-    cores = [min(limit.cores, 100) or _NO_CORE_LIMIT for limit in gpus.values()] + [_NO_CORE_LIMIT] * unused
+        raise ValueError(f"a GPU UUID has at most {_UUID_BYTES - 1} bytes, none of them zero: {list(limits)}")
+    unused = MAX_GPUS_PER_CONTAINER - len(limits)
+    memory = [limit.memory_mib * MIB for limit in limits.values()] + [0] * unused
+    cores = [min(limit.cores, 100) or _NO_CORE_LIMIT for limit in limits.values()] + [_NO_CORE_LIMIT] * unused
     start = bytearray(layout.sm_limit + 8 * MAX_GPUS_PER_CONTAINER)
     struct.pack_into("<i", start, 0, MAGIC)
     if layout.version:
         struct.pack_into("<II", start, 4, *layout.version)
-    struct.pack_into("<Q", start, layout.device_num, len(gpus))
+    struct.pack_into("<Q", start, layout.device_num, len(limits))
     for index, name in enumerate(names):
         struct.pack_into(f"{_UUID_BYTES}s", start, layout.uuids + index * _UUID_BYTES, name)
     struct.pack_into(f"<{MAX_GPUS_PER_CONTAINER}Q", start, layout.limit, *memory)
     struct.pack_into(f"<{MAX_GPUS_PER_CONTAINER}Q", start, layout.sm_limit, *cores)
-    switch = 0 if core_policy == "disable" else 1
+    switch = 0 if policy.core_policy == "disable" else 1
     # recent_kernel: 0 is idle. With -1, by which HAMi's monitor stops a container, kernels would wait for ever.
-    tail = struct.pack("<4i", 0, switch, 0, int(TASK_PRIORITY[priority or "low"]))
+    tail = struct.pack("<4i", 0, switch, 0, int(TASK_PRIORITY[policy.priority or "low"]))
     late = []
     for offset in layout.semaphores:
         if offset < len(start):

@@ -1,88 +1,54 @@
-"""Region files of container uses, in the directory of their claim: `<hami_dir>/cache/<claim uid>/`.
+"""Region files of container uses, in the directory of their claim.
 
-    use-<i>.region                 0666; a container has this file, and it alone, mounted: its content is hostile
-    use-<i>.<digest>.template      0644; what the region must hold whenever a container starts; never mounted
-
-A template is named by its content, so a CDI spec and the template that it names always fit together. What writes an existing
-region is the hook at a container's start alone, since a container may be using it. Everything here blocks: call it in a thread.
+The region (`use-<i>.region`, 0666) is the file that a container has mounted, and it alone: its content is hostile. The template
+(`use-<i>.<digest>.template`, 0644, never mounted) is what it must hold whenever a container starts, and named by that content, so
+a CDI spec and the template that it names always fit together. What writes an existing region is the hook at a container's start
+alone, since a container may be using it. Everything here blocks: call it in a thread.
 """
 
-import contextlib
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
-from hami_kubeletplugin.hamicore.caches import claim_dir, make_claim_dir
+from hami_kubeletplugin.hamicore.claim_dir import TEMPLATE, ClaimDir
 from hami_kubeletplugin.hamicore.region import Region
 
-_TEMPLATE: Final = ".template"
 
-
-@dataclass(frozen=True, slots=True)
-class RegionFiles:
-    """Host paths of the region of one container use."""
-
-    target: Path
-    template: Path
-
-
-def region_files(hami_dir: Path, uid: str, use: str, region: Region) -> RegionFiles:
-    """Where they are.
-
-    Args:
-        hami_dir: HAMi-core's directory on the host.
-        uid: UID of the claim that the region belongs to.
-        use: What tells the container uses of one claim apart; a file name.
-        region: The pristine content.
-
-    Raises:
-        ClaimError: The UID could lead out of the directory.
-    """
-    folder = claim_dir(hami_dir, uid)
-    return RegionFiles(folder / f"{use}.region", folder / f"{use}.{region.digest}{_TEMPLATE}")
-
-
-def create_regions(hami_dir: Path, uid: str, regions: Mapping[str, Region]) -> None:
+def create_regions(folder: ClaimDir, regions: Mapping[str, Region]) -> None:
     """Make what is missing. A region that is there keeps its content; a template is made anew unless it holds what it must.
 
     Args:
-        hami_dir: As above.
-        uid: As above.
+        folder: The claim's.
         regions: Pristine contents by use.
 
     Raises:
-        ClaimError: As `region_files`.
         StorageError: A file can't be made, or something else is in its place.
     """
     if not regions:
         return
-    make_claim_dir(hami_dir, uid)
+    folder.make()
     for use, region in regions.items():
-        paths = region_files(hami_dir, uid, use, region)
-        if not _holds(paths.template, region):
-            _write(paths.template, region, 0o644)
-        if not _is_region(paths.target):
-            _write(paths.target, region, 0o666)
+        template, target = folder.template(use, region.digest), folder.region(use)
+        if not _holds(template, region):
+            _write(template, region, 0o644)
+        if not _is_region(target):
+            _write(target, region, 0o666)
 
 
-def remove_templates(hami_dir: Path, uid: str, keep: Iterable[Path]) -> None:
+def remove_templates(folder: ClaimDir, keep: Iterable[Path]) -> None:
     """Remove all templates of a claim but these: after a new CDI spec is written, nothing names the old ones.
 
     Raises:
-        ClaimError: As `region_files`.
         StorageError: One is still there.
     """
-    folder = claim_dir(hami_dir, uid)
     kept = {path.name for path in keep}
-    for name in files.names(folder):
+    for name in files.names(folder.path):
         # What a killed process left half-written goes too.
-        if name.endswith((_TEMPLATE, files.TEMPORARY)) and name not in kept:
-            files.remove(folder / name)
+        if name.endswith((TEMPLATE, files.TEMPORARY)) and name not in kept:
+            files.remove(folder.path / name)
 
 
 def _is_region(path: Path) -> bool:
@@ -122,21 +88,15 @@ def _write(path: Path, region: Region, mode: int) -> None:
     Raises:
         StorageError: The former one, if any, is still there.
     """
-    temporary = path.with_name(path.name + files.TEMPORARY)
+
+    def fill(descriptor: int) -> None:
+        os.ftruncate(descriptor, region.size)
+        for offset, data in region.parts:
+            if os.pwrite(descriptor, data, offset) != len(data):
+                raise StorageError(f"{path}: can't be written whole: free some space on that disk")
+
     try:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.rmdir()  # an empty directory: what container runtimes make of a mount source that is missing
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            os.fchmod(handle, mode)
-            os.ftruncate(handle, region.size)
-            for offset, data in region.parts:
-                if os.pwrite(handle, data, offset) != len(data):
-                    raise StorageError(f"{path}: can't be written whole: free some space on that disk")
-        finally:
-            os.close(handle)
-        os.rename(temporary, path)
+        files.make_way(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
         raise StorageError(f"{path}: can't be written: {error.strerror}; {files.remedy(error)}") from error
+    files.replace(path, fill, durable=False, mode=mode)

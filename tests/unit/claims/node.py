@@ -5,7 +5,7 @@ import copy
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,23 @@ from hami_kubeletplugin.api.cdi import ContainerEdits, Spec
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
 from hami_kubeletplugin.api.errors import ApiNotFound, ApiUnavailable, DriverMissing, HamiError
 from hami_kubeletplugin.api.names import CONFIG_API_VERSION, CONFIG_KIND, DRIVER, MIB
+from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
-from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.hamicore.enforcement import HamiCore
+from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
 
 NODE = "node-1"
 NAMESPACE = "default"
+HAMI = Path("/usr/local/vgpu")
 KIND = f"k8s.{DRIVER}/claim"
 
 Json = dict[str, Any]
@@ -206,6 +210,27 @@ def driver_edits(uuids: Collection[str], **more: Any) -> DriverEdits:
     return DriverEdits(**({"common": common, "per_gpu": per_gpu} | more))
 
 
+class FixedHost(HostFiles):
+    """HAMi-core's files as a test says they are."""
+
+    def __init__(self, installed: Installed) -> None:
+        self._installed = installed
+
+    def check(self) -> Installed:
+        """No look at any disk."""
+        return self._installed
+
+
+def enforcing(
+    made: Prepared, *, gpus: Inventory, edits: DriverEdits, installed: Installed, hami_dir: Path = HAMI
+) -> tuple[Prepared, Callable[[PreparedShare], ContainerEdits]]:
+    """The claim as it is recorded, and the edits of each share, with HAMi-core where something is limited."""
+    if all(use.enforced_by == "none" for use in made.uses):
+        return made, lambda _: {}
+    core = HamiCore(FixedHost(installed), hami_dir).enforce(made, gpus=gpus.by_uuid(), edits=edits)
+    return core.claim, lambda share: core.edits(share) if made.uses[share.use].enforced_by == "hami-core" else {}
+
+
 class Node:
     """The claims' part of the daemon over one directory. `start` is what a new process does; `reboot` is the node's."""
 
@@ -226,7 +251,11 @@ class Node:
         self.records = Records(self.plugin / "claims")
         self.specs = SpecFiles(self.cdi, DRIVER)
         self.host = HostFiles(self.shipped, self.hami)
-        self.state = NodeFiles(records=self.records, specs=self.specs, host=self.host, hami_dir=self.hami)
+        self.state = NodeFiles(
+            records=self.records,
+            specs=self.specs,
+            enforcements={"hami-core": HamiCore(self.host, self.hami), "none": NoEnforcement()},
+        )
         self.claims = Claims(
             api=self.api,
             inventory=self._inventory,

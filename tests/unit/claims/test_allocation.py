@@ -34,7 +34,7 @@ def test_a_claim_is_read() -> None:
     """Request, device, share ID, memory in MiB, cores and the pods come out as the scheduler wrote them."""
     read_back = read(claim("c", [result(2, "40Gi", "30", request="train")], pods=("a", "b")))
     share = read_back.shares[0]
-    assert (share.request, share.subrequest, share.device, share.memory_mib, share.cores, share.admin) == (
+    assert (share.request, share.subrequest, share.device, share.limit.memory_mib, share.limit.cores, share.admin) == (
         "train",
         None,
         "hami-gpu-2",
@@ -59,7 +59,7 @@ def test_a_subrequest_is_split_off() -> None:
 )
 def test_memory_is_exact(memory: str, mib: int) -> None:
     """Memory in any form of a quantity, above the device's own too when it is scaled, becomes whole MiB exactly."""
-    assert read(claim("c", [result(memory=memory)])).shares[0].memory_mib == mib
+    assert read(claim("c", [result(memory=memory)])).shares[0].limit.memory_mib == mib
 
 
 def test_results_and_configs_of_other_drivers_are_ignored() -> None:
@@ -75,8 +75,8 @@ def test_admin_access_needs_no_amounts() -> None:
     bare, full = read(
         claim("c", [result(0, None, None, share=None, adminAccess=True), result(1, "4Gi", "50", adminAccess=True)])
     ).shares
-    assert (bare.admin, bare.share_id, bare.memory_mib, bare.cores) == (True, None, 0, 0)
-    assert (full.admin, full.memory_mib, full.cores) == (True, 0, 0)
+    assert (bare.admin, bare.share_id, bare.limit.memory_mib, bare.limit.cores) == (True, None, 0, 0)
+    assert (full.admin, full.limit.memory_mib, full.limit.cores) == (True, 0, 0)
     assert full.share_id
 
 

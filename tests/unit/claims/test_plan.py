@@ -10,6 +10,7 @@ from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.hamicore.storage import stored
 from tests.unit.claims.node import (
     DRIVER,
     GPUS,
@@ -42,7 +43,7 @@ def planned(obj: Json, pods: Sequence[Json], *beside: Json, gpus: Inventory = GP
 
 def limits(use: Use) -> dict[str, tuple[int, int]]:
     """By UUID."""
-    return {limit.uuid: (limit.memory_mib, limit.cores) for limit in use.gpus}
+    return {uuid: (limit.memory_mib, limit.cores) for uuid, limit in use.gpus.items()}
 
 
 ALLOW = config(allowSharedContainers=True)
@@ -54,7 +55,7 @@ def test_one_container_one_claim() -> None:
     made = planned(claim("c", TWO), [pod("p", container("x", "c"))])
     (use,) = made.uses
     assert limits(use) == {UUID[0]: (1000, 10), UUID[1]: (2000, 20)}
-    assert (use.containers, use.cache, list(made.stored("directory"))) == (("p/x",), "own", ["use-0"])
+    assert (use.containers, use.one_at_a_time, list(stored(made, "directory"))) == (("p/x",), True, ["use-0"])
     assert [share.use for share in made.shares] == [0, 0]
 
 
@@ -65,7 +66,7 @@ def test_two_containers_with_a_request_each() -> None:
         (("p/x",), {UUID[0]: (1000, 10)}),
         (("p/y",), {UUID[1]: (2000, 20)}),
     ]
-    assert list(made.stored("directory")) == ["use-0", "use-1"]
+    assert list(stored(made, "directory")) == ["use-0", "use-1"]
 
 
 def test_two_claims_in_one_container() -> None:
@@ -75,7 +76,7 @@ def test_two_claims_in_one_container() -> None:
     first, second = planned(one, pods, two), planned(two, pods, one)
     assert first.uses == second.uses
     assert limits(first.uses[0]) == {UUID[0]: (1000, 10), UUID[1]: (2000, 0)}
-    assert sorted([*first.stored("directory"), *second.stored("directory")]) == ["use-0"]
+    assert sorted([*stored(first, "directory"), *stored(second, "directory")]) == ["use-0"]
 
 
 def test_shares_of_one_gpu_are_added_up() -> None:
@@ -117,7 +118,7 @@ def test_init_containers_may_share_with_what_runs_later(init: list[Json], refuse
         with pytest.raises(ClaimError, match=r"p/s and p/x|p/x and p/s|p/i and p/s"):
             planned(made, pods)
     else:
-        assert planned(made, pods).uses[0].cache == "own"
+        assert planned(made, pods).uses[0].one_at_a_time
 
 
 def test_a_sidecar_overlaps_a_later_init_container() -> None:
@@ -145,13 +146,13 @@ def test_two_pods_that_share_by_consent() -> None:
     """With allowSharedContainers people accept the whole limit for each; every container has its own cache."""
     pods = [pod("p", container("x", "c")), pod("q", container("x", "c"))]
     made = planned(claim("c", [result()], pods=("p", "q"), configs=[ALLOW]), pods)
-    assert (made.uses[0].containers, made.uses[0].cache, made.stored("directory")) == (("p/x", "q/x"), "private", {})
+    assert (made.uses[0].containers, made.uses[0].concurrent, stored(made, "directory")) == (("p/x", "q/x"), True, {})
 
 
 def test_a_claim_that_may_be_shared_has_private_caches_from_the_start() -> None:
     """Later pods come without a call of the kubelet, so a directory made for one container would end up in two."""
     made = planned(claim("c", [result()], configs=[ALLOW]), [pod("p", container("x", "c"))])
-    assert made.uses[0].cache == "private"
+    assert made.uses[0].concurrent
 
 
 def test_sharing_needs_every_requests_consent() -> None:
@@ -241,7 +242,7 @@ def test_a_silent_request_goes_along() -> None:
     made = planned(
         claim("c", TWO, configs=[config(requests=["a"], corePolicy="force")]), [pod("p", container("x", "c"))]
     )
-    assert made.uses[0].core_policy == "force"
+    assert made.uses[0].policy.core_policy == "force"
 
 
 ADMIN = result(0, None, None, request="adm", share=None, adminAccess=True)
@@ -256,7 +257,7 @@ def test_admin_and_limited_gpus_in_one_container_are_refused() -> None:
 def test_admin_access_has_no_limit_and_no_cache() -> None:
     """Devices are visible, nothing else."""
     (use,) = planned(claim("c", [ADMIN]), [pod("p", container("x", "c"))]).uses
-    assert (use.admin, use.cache) == (True, "none")
+    assert (use.admin, use.enforced_by) == (True, "none")
 
 
 def test_admin_access_may_be_shared_by_containers() -> None:

@@ -21,7 +21,7 @@ from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import ClaimReader
-from hami_kubeletplugin.claims.spec import regions, render
+from hami_kubeletplugin.claims.spec import render
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.host import Installed, Renewal
 from hami_kubeletplugin.hamicore.region import LAYOUTS
@@ -36,6 +36,7 @@ from tests.unit.claims.node import (
     config,
     container,
     driver_edits,
+    enforcing,
     gpu,
     inventory,
     pod,
@@ -172,19 +173,12 @@ def prepare(world: World) -> ClaimError | None:
 
 def specs_of(world: World) -> list[Spec]:
     """All CDI specs, each valid."""
-    made = [
-        render(
-            one,
-            gpus=world.gpus.by_uuid(),
-            edits=driver_edits({share.uuid for share in one.shares}),
-            installed=world.installed,
-            made=regions(one, gpus=world.gpus.by_uuid(), installed=world.installed),
-            hami_dir=HAMI,
-        )
-        for one in (made.model_copy(update={"regions": world.ours}) for made in world.prepared.values())
-    ]
-    for spec in made:
-        check(spec)
+    made = []
+    for one in world.prepared.values():
+        edits = driver_edits({share.uuid for share in one.shares})
+        recorded, enforced = enforcing(one, gpus=world.gpus, edits=edits, installed=world.installed)
+        made.append(render(recorded, gpus=world.gpus.by_uuid(), edits=edits, enforced=enforced))
+        check(made[-1])
     return made
 
 

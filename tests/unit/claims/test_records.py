@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_kubeletplugin import files
+from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew, StorageError
+from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.claims import records
 from hami_kubeletplugin.claims.allocation import PodRef
-from hami_kubeletplugin.claims.prepared import GpuLimit, Prepared, PreparedShare, Use
-from hami_kubeletplugin.claims.records import Records, decode, encode
-from tests.unit.claims.node import Node, claim, container, pod, result
+from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
+from hami_kubeletplugin.claims.record_schema import dump, upgraded
+from hami_kubeletplugin.claims.records import Records, claim_of, decode, encode
+from tests.unit.claims.node import DRIVER, Node, claim, container, pod, result
+
+GOLDEN = Path(__file__).parent / "golden"
+"""Records as released versions wrote them. They are never edited: a new version of the record gets a folder of its own."""
 
 text = st.text(max_size=12)
 amount = st.integers(0, 2**50)
-limits = st.builds(GpuLimit, uuid=text, memory_mib=amount, cores=amount)
-uses = st.builds(
-    Use,
-    containers=st.lists(text, max_size=3).map(tuple),
-    gpus=st.lists(limits, max_size=3).map(tuple),
-    admin=st.booleans(),
+limits = st.builds(Limit, memory_mib=amount, cores=amount)
+policies = st.builds(
+    Policy,
     core_policy=st.sampled_from([None, "default", "force", "disable"]),
     priority=st.sampled_from([None, "high", "low"]),
     log_level=st.none() | st.integers(0, 4),
-    cache=st.sampled_from(["own", "private", "none"]),
-    owner=text,
 )
+uses = st.builds(
+    Use,
+    containers=st.lists(text, max_size=3).map(tuple),
+    gpus=st.dictionaries(text, limits, max_size=3),
+    admin=st.booleans(),
+    policy=policies,
+    enforced_by=st.sampled_from(["hami-core", "none"]),
+    concurrent=st.booleans(),
+    owner=text,
+).map(lambda use: replace(use, concurrent=False) if use.enforced_by == "none" else use)
 shares = st.builds(
     PreparedShare,
     request=text,
@@ -39,28 +52,23 @@ shares = st.builds(
     device=text,
     share_id=st.none() | text,
     uuid=text,
-    memory_mib=amount,
-    cores=amount,
-    use=amount,
+    limit=limits,
+    use=st.integers(0, 2),
 )
 claims = st.builds(
     Prepared,
-    namespace=text,
-    name=text,
-    uid=text,
+    ref=st.builds(ClaimRef, text, text, text),
     pods=st.lists(st.builds(PodRef, namespace=text, name=text, uid=text), max_size=2).map(tuple),
     boot_id=text,
     driver=text,
     shares=st.lists(shares, max_size=3).map(tuple),
-    uses=st.lists(uses, max_size=3).map(tuple),
+    uses=st.lists(uses, min_size=3, max_size=3).map(tuple),
     library=st.none() | text,
     regions=st.booleans(),
 )
 
 SAMPLE = Prepared(
-    namespace="default",
-    name="c",
-    uid="0fa1c1e0-0000-4000-8000-000000000000",
+    ref=ClaimRef("default", "c", "0fa1c1e0-0000-4000-8000-000000000000"),
     pods=(PodRef(namespace="default", name="p", uid="u"),),
     boot_id="boot-1",
     driver="gpu.hami.io",
@@ -72,20 +80,18 @@ SAMPLE = Prepared(
             device="hami-gpu-0",
             share_id="s",
             uuid="GPU-1",
-            memory_mib=4000,
-            cores=30,
+            limit=Limit(4000, 30),
             use=0,
         ),
     ),
     uses=(
         Use(
             containers=("p/x",),
-            gpus=(GpuLimit(uuid="GPU-1", memory_mib=4000, cores=30),),
+            gpus={"GPU-1": Limit(4000, 30)},
             admin=False,
-            core_policy=None,
-            priority=None,
-            log_level=None,
-            cache="own",
+            policy=Policy(),
+            enforced_by="hami-core",
+            concurrent=False,
             owner="0fa1c1e0-0000-4000-8000-000000000000",
         ),
     ),
@@ -103,7 +109,7 @@ def survives(content: bytes) -> None:
     """Decode to the very same claim, or say damaged or too new; nothing else."""
     try:
         found: object = decode(content, "here")
-    except (RecordDamaged, RecordTooNew) as error:
+    except RecordDamaged as error:
         found = str(error)
     assert found == SAMPLE or str(found).startswith("here: record ")
 
@@ -169,15 +175,73 @@ def test_a_good_checksum_over_a_wrong_shape_is_damage() -> None:
 
 def test_fields_of_a_later_program_are_ignored() -> None:
     """A newer program of the same record version may add fields; going back must not lose the claim."""
-    data = json.loads(SAMPLE.model_dump_json()) | {"colour": "blue"}
+    data = dump(SAMPLE) | {"colour": "blue"}
     assert decode(_sealed(data), "here") == SAMPLE
 
 
-def test_a_newer_version_says_what_to_do() -> None:
-    """The checksum's rule may be another one there, so it isn't even looked at."""
-    content = json.dumps({"version": 2, "sha256": "?", "data": {"new": "shape"}}).encode()
-    with pytest.raises(RecordTooNew, match=r"version 2, this program knows 1; go back to the newer program, or drain"):
+def test_a_newer_version_is_told_from_damage() -> None:
+    """The checksum's rule may be another one there, so it isn't even looked at; whose it is can be read all the same."""
+    claim = {"namespace": "default", "name": "c"}
+    content = json.dumps({"version": 2, "claim": claim, "sha256": "?", "data": {"new": "shape"}}).encode()
+    with pytest.raises(RecordTooNew, match=r"record has version 2, this program knows 1"):
         decode(content, "here")
+    assert claim_of(content, "u") == ClaimRef("default", "c", "u")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("v1/*.json")))
+def test_golden_records_of_version_1(name: str) -> None:
+    """Records that 0.1.0 wrote mean what they meant, and the same is written for them: names on the disk stay."""
+    content = (GOLDEN / f"v1/{name}.json").read_bytes()
+    prepared = decode(content, "here")
+    written, before = (json.loads(one) for one in (encode(prepared), content))
+    assert json.loads(written["data"]) == json.loads(before["data"])
+    assert claim_of(content, prepared.uid) == claim_of(encode(prepared), prepared.uid) == prepared.ref
+
+
+def test_what_a_golden_record_says() -> None:
+    """Each field of a record comes to its place."""
+    prepared = decode((GOLDEN / "v1/policy.json").read_bytes(), "here")
+    (use,), (share,) = prepared.uses, prepared.shares
+    assert (str(prepared.ref), [str(pod) for pod in prepared.pods]) == ("claim default/c", ["pod default/p"])
+    assert (prepared.boot_id, prepared.driver, prepared.library, prepared.regions) == ("boot-1", DRIVER, "2.10.0", True)
+    assert use.policy == Policy("force", "high", 3)
+    assert (use.containers, use.gpus, use.owner) == (("p/x",), {share.uuid: Limit(4000, 30)}, prepared.uid)
+    assert (share.request, share.subrequest, share.pool, share.device, share.limit) == (
+        "gpu",
+        None,
+        "node-1",
+        "hami-gpu-0",
+        Limit(4000, 30),
+    )
+    shared = decode((GOLDEN / "v1/shared-containers.json").read_bytes(), "here").uses[0]
+    admin = decode((GOLDEN / "v1/admin.json").read_bytes(), "here").uses[0]
+    assert (use.enforced_by, use.concurrent, use.admin) == ("hami-core", False, False)
+    assert (shared.enforced_by, shared.concurrent, shared.admin) == ("hami-core", True, False)
+    assert (admin.enforced_by, admin.concurrent, admin.admin) == ("none", False, True)
+
+
+def test_older_versions_are_upgraded_step_by_step() -> None:
+    """Each step knows two versions alone; data of the newest version goes through none."""
+    steps = [lambda data: data | {"two": data["one"]}, lambda data: data | {"three": data["two"]}]
+    assert upgraded({"one": 1}, 1, steps) == {"one": 1, "two": 1, "three": 1}
+    assert upgraded({"one": 1, "two": 2}, 2, steps) == {"one": 1, "two": 2, "three": 2}
+    assert upgraded({"three": 3}, 3, steps) == {"three": 3}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"claim": 7}', b'{"claim": {"namespace": "", "name": "c"}}', b'{"data": "[]"}']
+)
+def test_a_record_that_names_no_claim(content: bytes) -> None:
+    """Nobody is asked about it then."""
+    assert claim_of(content, "u") is None
+
+
+def test_a_share_of_a_use_that_is_not_there_is_damage() -> None:
+    """It would have no limit."""
+    data = dump(SAMPLE)
+    data["shares"][0]["use"] = 1
+    with pytest.raises(RecordDamaged, match="a use that isn't there"):
+        decode(_sealed(data), "here")
 
 
 def _sealed(data: Any) -> bytes:

@@ -256,20 +256,33 @@ async def test_a_vanished_gpu_is_reported_once_for_its_claim(node: Node) -> None
     assert (node.snapshot(), log) == (before, [])
 
 
-async def test_a_newer_record_is_left_alone(node: Node) -> None:
-    """Reported once; what it tells of is not touched."""
+async def test_a_newer_record_is_made_anew_over_a_reboot(node: Node) -> None:
+    """An upgrade rolled back: the CDI spec comes back although nothing but the newer record tells of the claim."""
     (obj,) = await prepared(node, "c")
+    node.reboot()
     path = node.records.path(obj["metadata"]["uid"])
     path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
-    before = node.snapshot()
-    recovery = node.recovery()
     with capture_logs() as log:
-        for _ in range(2):
-            await recovery.repair()
-            await recovery.clean_up()
-    assert len(log) == 1
-    assert "go back to the newer program" in log[0]["error"]
-    assert node.snapshot() == before
+        await node.recovery().repair()
+    (told,) = [entry for entry in log if entry["log_level"] == "warning"]
+    assert "version 2, this program knows 1" in told["error"]
+    assert node.specs.uids() == node.records.uids() == uids(obj)
+    assert node.limits(obj)
+
+
+async def test_a_newer_record_of_a_claim_that_is_gone_is_cleaned_up(node: Node) -> None:
+    """Neither record nor cache stays for ever."""
+    (obj,) = await prepared(node, "c")
+    node.reboot()
+    path = node.records.path(obj["metadata"]["uid"])
+    path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
+    node.api.claims.clear()
+    recovery = node.recovery()
+    await recovery.repair()
+    await recovery.clean_up()
+    node.now += node.grace
+    await recovery.clean_up()
+    assert node.snapshot() == {}
 
 
 async def test_odd_files_stop_nothing(node: Node) -> None:

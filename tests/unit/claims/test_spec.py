@@ -11,14 +11,16 @@ import pytest
 from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.claims.allocation import read_claim
+from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.spec import regions, render
+from hami_kubeletplugin.claims.record_schema import dump, load
+from hami_kubeletplugin.claims.spec import render
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.host import Installed, Renewal
-from hami_kubeletplugin.hamicore.region import LAYOUTS
+from hami_kubeletplugin.hamicore.region import LAYOUTS, region
 from tests.unit.claims.cdi_runtime import check, inject
 from tests.unit.claims.node import (
     DRIVER,
@@ -31,6 +33,7 @@ from tests.unit.claims.node import (
     config,
     container,
     driver_edits,
+    enforcing,
     gpu,
     inventory,
     pod,
@@ -59,10 +62,8 @@ def rendered(
 ) -> Spec:
     """Its spec, checked against the schema."""
     edits = edits or driver_edits([share.uuid for share in made.shares])
-    made = made.model_copy(update={"regions": installed.renewal is not None})
-    by_uuid = gpus.by_uuid()
-    contents = regions(made, gpus=by_uuid, installed=installed)
-    spec = render(made, gpus=by_uuid, edits=edits, installed=installed, made=contents, hami_dir=HAMI)
+    made, enforced = enforcing(made, gpus=gpus, edits=edits, installed=installed)
+    spec = render(made, gpus=gpus.by_uuid(), edits=edits, enforced=enforced)
     check(spec)
     return spec
 
@@ -155,9 +156,7 @@ def test_a_region_is_renewed_at_each_start() -> None:
     renewal = seen.renewal()
     assert renewal is not None
     assert len(seen.hooks) == 1
-    digest = regions(made.model_copy(update={"regions": True}), gpus=GPUS.by_uuid(), installed=INSTALLED)[
-        "use-0"
-    ].digest
+    digest = region(LAYOUTS["1.2"], numbered(made.uses[0], GPUS.by_uuid())).digest
     folder = HAMI / "cache" / made.uid
     assert renewal == (folder / f"use-0.{digest}.template", folder / "use-0.region", "default/c", (uid_of("pod", "p"),))
     assert seen.hooks[0]["path"] == str(HOOK)
@@ -328,7 +327,7 @@ def test_names_are_unique_and_start_with_a_letter() -> None:
 def test_same_plan_same_bytes() -> None:
     """Nothing of the spec depends on anything but record and hardware."""
     made = prepared(claim("c", FOUR), container("x", "c"))
-    assert rendered(made) == rendered(Prepared.model_validate_json(made.model_dump_json()))
+    assert rendered(made) == rendered(load(dump(made)))
 
 
 def test_the_schema_of_these_tests_is_strict() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hami_kubeletplugin.hamicore.contract import Limit
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.hamicore.region import LAYOUTS, Layout, region
 
 CLAIM = "team-a/train"

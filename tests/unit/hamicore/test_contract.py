@@ -7,8 +7,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.hamicore.contract import CONTAINER_REGION, Limit
+from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.limits import Limit
+from hami_kubeletplugin.hamicore.contract import CONTAINER_REGION
 from hami_kubeletplugin.hamicore.contract import variables as made
+from hami_kubeletplugin.hamicore.region import LAYOUTS, region
 
 MIB = 1024**2
 variables = partial(made, region=CONTAINER_REGION)
@@ -75,30 +78,39 @@ def test_gpus_are_numbered_by_identity_in_bus_order(limits: list[Limit]) -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("policy", "expected"),
     [
-        ({}, {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": None}),
+        (Policy(), {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": None}),
         (
-            {"core_policy": "force", "priority": "high", "log_level": 0},
+            Policy("force", "high", 0),
             {"GPU_CORE_UTILIZATION_POLICY": "force", "CUDA_TASK_PRIORITY": "0", "LIBCUDA_LOG_LEVEL": "0"},
         ),
         (
-            {"core_policy": "disable", "priority": "low", "log_level": 4},
+            Policy("disable", "low", 4),
             {"GPU_CORE_UTILIZATION_POLICY": "disable", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": "4"},
         ),
     ],
 )
-def test_policy_and_priority_are_always_written(options: dict[str, object], expected: dict[str, str | None]) -> None:
+def test_policy_and_priority_are_always_written(policy: Policy, expected: dict[str, str | None]) -> None:
     """A pod can't lift its core limit by a variable of its own, since ours is always there; the log level only if set."""
-    environment = variables([Limit(1000, 30)], **options)  # type: ignore[arg-type]
+    environment = variables([Limit(1000, 30)], policy=policy)
     assert {name: environment.get(name) for name in expected} == expected
     assert environment["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/tmp/cudevshr.cache"
 
 
-@pytest.mark.parametrize(("memory", "cores"), [(0, 0), (-1, 0), (1, -1)])
-def test_a_limit_that_would_mean_unlimited_can_not_be_made(memory: int, cores: int) -> None:
-    """0 MiB is 'no limit' to the library, so there is no such Limit."""
-    with pytest.raises(ValueError, match="at least 1"):
+@pytest.mark.parametrize("limits", [[Limit(0)], [Limit(1000), Limit(0, 30)]])
+def test_a_limit_that_would_mean_unlimited_is_refused(limits: list[Limit]) -> None:
+    """0 MiB is 'no limit' to the library, so nothing is written that says so: neither variables nor a region."""
+    with pytest.raises(ValueError, match="at least 1 MiB"):
+        variables(limits)
+    with pytest.raises(ValueError, match="at least 1 MiB"):
+        region(LAYOUTS["1.2"], {f"GPU-{number}": limit for number, limit in enumerate(limits)})
+
+
+@pytest.mark.parametrize(("memory", "cores"), [(-1, 0), (1, -1)])
+def test_a_negative_limit_can_not_be_made(memory: int, cores: int) -> None:
+    """There is no such amount."""
+    with pytest.raises(ValueError, match="negative"):
         Limit(memory, cores)
 
 

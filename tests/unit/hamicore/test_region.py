@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
-from hami_kubeletplugin.hamicore.contract import Limit, variables
+from hami_kubeletplugin.hamicore.contract import variables
 from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, MAGIC, Layout, Region, region
 from tests import REPOSITORY
 
@@ -59,7 +61,7 @@ def test_every_byte_is_as_c_has_it(c_program: Path, layout: Layout, gpus: Gpus, 
     told = [(uuid, str(limit.memory_mib * MIB), str(min(limit.cores, 100) or 100)) for uuid, limit in gpus.items()]
     arguments = [c_program, layout.name, switch, number, *(word for one in told for word in one)]
     expected = subprocess.run(arguments, check=True, timeout=30, stdout=subprocess.PIPE).stdout
-    made = content(region(layout, gpus, core_policy=policy, priority=priority))
+    made = content(region(layout, gpus, Policy(policy, priority)))
     assert len(made) == len(expected)
     differing = [index for index in range(len(made)) if made[index] != expected[index]] if made != expected else []
     assert differing == []
@@ -85,7 +87,7 @@ def test_sizes_are_the_compilers_and_the_known_ones(c_program: Path) -> None:
 )
 def test_fields_stand_where_the_real_files_have_them(name: str, head: str, fields: dict[int, int]) -> None:
     """By hand, beside the compiler: the offsets that were read off the releases."""
-    made = content(region(LAYOUTS[name], {"GPU-x": Limit(4000, 30)}, priority="high"))
+    made = content(region(LAYOUTS[name], {"GPU-x": Limit(4000, 30)}, Policy(priority="high")))
     assert made[:16].hex() == head.replace(" ", "")
     number, uuid, memory, cores, tail, *semaphore = fields
     assert made[number : number + 8] == (1).to_bytes(8, "little")
@@ -140,8 +142,8 @@ def test_the_digest_names_the_content(change: Callable[[dict[str, Limit]], dict[
     digest = region(layout, gpus).digest
     assert len(bytes.fromhex(digest)) == 8
     assert region(layout, dict(gpus)).digest == digest
-    others = {region(layout, change(gpus)).digest, region(layout, gpus, priority="high").digest}
-    others |= {region(LAYOUTS["1.1"], gpus).digest, region(layout, gpus, core_policy="disable").digest}
+    others = {region(layout, change(gpus)).digest, region(layout, gpus, Policy(priority="high")).digest}
+    others |= {region(LAYOUTS["1.1"], gpus).digest, region(layout, gpus, Policy("disable")).digest}
     assert len(others | {digest}) == 5
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.api.errors import StorageError
-from hami_kubeletplugin.hamicore.contract import Limit
+from hami_kubeletplugin.api.limits import Limit
+from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.hamicore.region import LAYOUTS, Region, region
-from hami_kubeletplugin.hamicore.regions import create_regions, region_files, remove_templates
+from hami_kubeletplugin.hamicore.regions import create_regions, remove_templates
 
 UID = "8bbc3a62-4ae4-4f66-bd43-b1a6f5a4c1d2"
 ONE = region(LAYOUTS["1.2"], {"GPU-a": Limit(1000, 10)})
@@ -26,9 +27,9 @@ def holds(path: Path, made: Region) -> bool:
 
 def create(tmp_path: Path, made: Region = ONE) -> tuple[Path, Path]:
     """Target and template of one use."""
-    create_regions(tmp_path, UID, {"use-0": made})
-    paths = region_files(tmp_path, UID, "use-0", made)
-    return paths.target, paths.template
+    folder = ClaimDir(tmp_path, UID)
+    create_regions(folder, {"use-0": made})
+    return folder.region("use-0"), folder.template("use-0", made.digest)
 
 
 def test_both_files_hold_the_region(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_damaged_template_is_made_anew(tmp_path: Path, damage: str) -> None:
     elif damage == "zeros":
         template.write_bytes(bytes(ONE.size))
     elif damage == "other":
-        template.write_bytes(region_files(tmp_path, UID, "use-0", ONE).target.read_bytes()[:-40] + b"\xff" * 40)
+        template.write_bytes(ClaimDir(tmp_path, UID).region("use-0").read_bytes()[:-40] + b"\xff" * 40)
     elif damage == "mode":
         template.chmod(0o666)
     else:
@@ -132,7 +133,7 @@ def test_old_templates_go_and_nothing_else(tmp_path: Path) -> None:
     _, new = create(tmp_path, OTHER)
     (target.parent / "use-1.region").write_text("of another use")
     (target.parent / "use-0.region.tmp").write_text("half")
-    remove_templates(tmp_path, UID, [new])
+    remove_templates(ClaimDir(tmp_path, UID), [new])
     assert sorted(os.listdir(target.parent)) == sorted([target.name, new.name, "use-1.region"])
     assert not old.exists()
-    remove_templates(tmp_path, "another-claim", [])
+    remove_templates(ClaimDir(tmp_path, "another-claim"), [])

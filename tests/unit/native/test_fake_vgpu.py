@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
-from hami_kubeletplugin.hamicore.contract import Limit, variables
+from hami_kubeletplugin.hamicore.contract import variables
 from hami_kubeletplugin.hamicore.region import LAYOUTS, region
 
 Report = dict[str, str]
@@ -57,7 +59,7 @@ class Preloaded:
 
     def made_by_the_driver(self, layout: str = "1.2") -> None:
         """A region as it is when a container starts."""
-        made = region(LAYOUTS[layout], LIMITS, priority="high", core_policy="disable")
+        made = region(LAYOUTS[layout], LIMITS, Policy("disable", "high"))
         data = bytearray(made.size)
         for offset, part in made.parts:
             data[offset : offset + len(part)] = part

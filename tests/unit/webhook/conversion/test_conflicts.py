@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.hamicore.contract import Limit, variables
+from hami_kubeletplugin.hamicore.contract import variables
 from hami_kubeletplugin.webhook.admission.review import LONGEST_WARNING
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.convert import convert

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.claims.allocation import read_claim
-from hami_kubeletplugin.claims.inforce import InForce, Loaded, loaded_now
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.inforce.events import PodEvents
+from hami_kubeletplugin.inforce.monitor import InForce
+from hami_kubeletplugin.inforce.running import Loaded, loaded_now
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.claims.node import DRIVER, NODE, Json, claim, container, pod, ref, result, uid_of
@@ -39,7 +42,7 @@ def prepared(obj: Json, its_pod: Json, neighbours: tuple[Json, ...] = ()) -> Pre
         boot_id="b",
         driver=DRIVER,
     )
-    return made.model_copy(update={"regions": True})
+    return replace(made, regions=True)
 
 
 def running(its_pod: Json, *names: str) -> Json:
@@ -80,7 +83,10 @@ class World:
     def restart(self) -> None:
         """A new daemon."""
         self.check = InForce(
-            records=self.records, api=self.api, hami_dir=HAMI, driver=DRIVER, node=NODE, proc=self.proc.root
+            records=self.records,
+            events=PodEvents(self.api, driver=DRIVER, node=NODE),
+            hami_dir=HAMI,
+            proc=self.proc.root,
         )
 
     async def look(self, times: int = 1) -> list[str]:

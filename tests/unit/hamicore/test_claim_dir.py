@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.api.errors import ClaimError, StorageError
-from hami_kubeletplugin.hamicore.caches import cache_dir, create_cache, remove_caches
+from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 
 UID = "3f2c7d0e-9a64-4c1e-8f0b-0a1b2c3d4e5f"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it changes owners, flags or mounts")
@@ -24,18 +24,18 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def test_any_uid_can_use_its_cache_and_list_no_other(tmp_path: Path) -> None:
     """0777 for the directory, 0711 for the two above, whatever the umask."""
-    path = create_cache(tmp_path, UID, "main")
-    assert path == cache_dir(tmp_path, UID, "main") == tmp_path / "cache" / UID / "main"
+    path = ClaimDir(tmp_path, UID).make_cache("main")
+    assert path == ClaimDir(tmp_path, UID).cache("main") == tmp_path / "cache" / UID / "main"
     modes = [level.stat().st_mode & 0o7777 for level in (path, path.parent, path.parent.parent)]
     assert modes == [0o777, 0o711, 0o711]
 
 
 def test_making_it_again_keeps_what_is_in_it(tmp_path: Path) -> None:
     """A container may be running on it: content stays, a mode that the container took away comes back."""
-    path = create_cache(tmp_path, UID, "main")
+    path = ClaimDir(tmp_path, UID).make_cache("main")
     (path / "vgpu.cache").write_text("region")
     path.chmod(0o500)
-    create_cache(tmp_path, UID, "main")
+    ClaimDir(tmp_path, UID).make_cache("main")
     assert (path / "vgpu.cache").read_text() == "region"
     assert path.stat().st_mode & 0o7777 == 0o777
 
@@ -44,10 +44,10 @@ def test_something_else_in_its_place_is_named(tmp_path: Path) -> None:
     """A link under the name of a cache directory is never followed."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    create_cache(tmp_path, UID, "other")
-    cache_dir(tmp_path, UID, "main").symlink_to(elsewhere)
+    ClaimDir(tmp_path, UID).make_cache("other")
+    ClaimDir(tmp_path, UID).cache("main").symlink_to(elsewhere)
     with pytest.raises(StorageError, match=f"{UID}/main can't be made"):
-        create_cache(tmp_path, UID, "main")
+        ClaimDir(tmp_path, UID).make_cache("main")
     assert elsewhere.stat().st_mode & 0o777 == 0o700
 
 
@@ -55,9 +55,8 @@ def test_something_else_in_its_place_is_named(tmp_path: Path) -> None:
 def test_a_uid_that_could_lead_elsewhere_is_refused(tmp_path: Path, uid: str) -> None:
     """No path is built from it, for making or for removing."""
     (tmp_path / "cache" / "x").mkdir(parents=True)
-    for call in (lambda: create_cache(tmp_path, uid, "main"), lambda: remove_caches(tmp_path, uid)):
-        with pytest.raises(ClaimError, match="is not a UID"):
-            call()
+    with pytest.raises(ClaimError, match="is not a UID"):
+        ClaimDir(tmp_path, uid)
     assert (tmp_path / "cache" / "x").exists()
 
 
@@ -65,15 +64,15 @@ def test_a_uid_that_could_lead_elsewhere_is_refused(tmp_path: Path, uid: str) ->
 def test_a_use_that_could_lead_elsewhere_is_refused(tmp_path: Path, use: str) -> None:
     """The last part is one plain file name."""
     with pytest.raises(ClaimError, match="can't name a cache directory"):
-        create_cache(tmp_path, UID, use)
+        ClaimDir(tmp_path, UID).make_cache(use)
 
 
 def test_removing_takes_one_claim_only(tmp_path: Path) -> None:
     """All uses of the claim go, those of others stay; doing it again is fine."""
-    gone = [create_cache(tmp_path, UID, use) for use in ("main", "side")]
-    stays = create_cache(tmp_path, UID[:-1] + "0", "main")
-    remove_caches(tmp_path, UID)
-    remove_caches(tmp_path, UID)
+    gone = [ClaimDir(tmp_path, UID).make_cache(use) for use in ("main", "side")]
+    stays = ClaimDir(tmp_path, UID[:-1] + "0").make_cache("main")
+    ClaimDir(tmp_path, UID).remove()
+    ClaimDir(tmp_path, UID).remove()
     assert not any(path.parent.exists() for path in gone)
     assert stays.exists()
 
@@ -83,20 +82,20 @@ def test_links_are_removed_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "data").write_text("precious")
-    path = create_cache(tmp_path, UID, "main")
+    path = ClaimDir(tmp_path, UID).make_cache("main")
     (path / "a").symlink_to(victim)
     (path / "b").symlink_to(victim / "data")
     (path / "sub").mkdir()
     (path / "sub" / "c").symlink_to(victim)
     os.mkfifo(path / "fifo")
-    remove_caches(tmp_path, UID)
+    ClaimDir(tmp_path, UID).remove()
     assert not path.parent.exists()
     assert (victim / "data").read_text() == "precious"
 
 
 def test_a_tree_deeper_than_any_stack_goes(tmp_path: Path) -> None:
     """3,000 levels: beyond PATH_MAX, Python's recursion limit and the usual limit of descriptors."""
-    path = create_cache(tmp_path, UID, "main")
+    path = ClaimDir(tmp_path, UID).make_cache("main")
     here = os.getcwd()
     try:
         os.chdir(path)
@@ -106,44 +105,44 @@ def test_a_tree_deeper_than_any_stack_goes(tmp_path: Path) -> None:
             os.chdir("d")
     finally:
         os.chdir(here)
-    remove_caches(tmp_path, UID)
+    ClaimDir(tmp_path, UID).remove()
     assert not path.parent.exists()
 
 
 @as_root
 def test_files_of_other_users_go(tmp_path: Path) -> None:
     """Owner and mode of what a container left don't matter."""
-    path = create_cache(tmp_path, UID, "main")
+    path = ClaimDir(tmp_path, UID).make_cache("main")
     (path / "closed").mkdir(mode=0o000)
     (path / "closed" / "region").write_text("x")
     os.chown(path / "closed", 65534, 65534)
-    remove_caches(tmp_path, UID)
+    ClaimDir(tmp_path, UID).remove()
     assert not path.parent.exists()
 
 
 @as_root
 def test_what_resists_is_named_and_the_rest_goes(tmp_path: Path) -> None:
     """A mount in the tree can't be removed: the error says which and how to find it; the next try succeeds."""
-    path = create_cache(tmp_path, UID, "main")
+    path = ClaimDir(tmp_path, UID).make_cache("main")
     (path / "busy").mkdir()
     for name in ("before", "zafter"):
         (path / name).write_text("x")
-    other = create_cache(tmp_path, UID, "other")
+    other = ClaimDir(tmp_path, UID).make_cache("other")
     subprocess.run(["mount", "-t", "tmpfs", "none", path / "busy"], check=True, timeout=10)
     try:
         with pytest.raises(StorageError, match=f"{UID}/main .*busy.*findmnt"):
-            remove_caches(tmp_path, UID)
+            ClaimDir(tmp_path, UID).remove()
         assert [entry.name for entry in path.iterdir()] == ["busy"]
         assert not other.exists()
     finally:
         subprocess.run(["umount", path / "busy"], check=True, timeout=10)
-    remove_caches(tmp_path, UID)
+    ClaimDir(tmp_path, UID).remove()
     assert not path.parent.exists()
 
 
 def test_an_immutable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """EPERM for one file leaves exactly that file, and it is in the message."""
-    path = create_cache(tmp_path, UID, "main")
+    path = ClaimDir(tmp_path, UID).make_cache("main")
     for name in ("a", "flagged", "z"):
         (path / name).write_text("x")
     unlink = os.unlink
@@ -155,5 +154,5 @@ def test_an_immutable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "unlink", refuse)
     with pytest.raises(StorageError, match=r"Operation not permitted: flagged.*lsattr"):
-        remove_caches(tmp_path, UID)
+        ClaimDir(tmp_path, UID).remove()
     assert [entry.name for entry in path.iterdir()] == ["flagged"]

@@ -1,0 +1,24 @@
+"""In which order a container numbers its GPUs: the one fact that limits, variables and regions have to agree on. Pure."""
+
+from collections.abc import Mapping
+
+from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.limits import Limit
+from hami_kubeletplugin.claims.prepared import Use
+from hami_kubeletplugin.gpu.model import Gpu
+
+
+def numbered(use: Use, gpus: Mapping[str, Gpu]) -> dict[str, Limit]:
+    """The limits of a use by GPU UUID, in PCI bus order: NVML's, and CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    Args:
+        use: The use.
+        gpus: The node's GPUs by UUID, as they are now: over a reboot a GPU keeps its UUID and nothing else.
+
+    Raises:
+        ClaimError: A GPU is gone.
+    """
+    for uuid in use.gpus:
+        if uuid not in gpus:
+            raise ClaimError(f"GPU {uuid} is not on this node any more; delete the pod so that another is allocated")
+    return dict(sorted(use.gpus.items(), key=lambda item: gpus[item[0]].bus_order))

@@ -1,0 +1,173 @@
+"""HAMi-core as what keeps limits; implements `claims.enforcement.Enforcement`.
+
+A container gets the library, a file that has the loader preload it, variables with its limits, and where we can make it the
+region in which the same limits stand, renewed by a hook at each start.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from hami_kubeletplugin.api.cdi import ContainerEdits, Hook, Mount
+from hami_kubeletplugin.api.errors import ClaimError, HamiError
+from hami_kubeletplugin.claims.numbering import numbered
+from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
+from hami_kubeletplugin.gpu.edits import DriverEdits
+from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.hamicore import contract
+from hami_kubeletplugin.hamicore.claim_dir import ClaimDir, use_name
+from hami_kubeletplugin.hamicore.host import HostFiles, Installed
+from hami_kubeletplugin.hamicore.region import Region, region
+from hami_kubeletplugin.hamicore.regions import create_regions, remove_templates
+from hami_kubeletplugin.hamicore.storage import needs_fresh_caches, storage, stored
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+_READ_ONLY: Final = ["ro", "nosuid", "nodev", "bind"]
+_WRITABLE: Final = ["rw", "nosuid", "nodev", "bind"]
+_PRIVATE_CACHE: Final = ["nosuid", "nodev", "mode=1777", "size=16m"]
+_HOOK_ENVIRONMENT: Final = ["PATH="]
+"""Something, or runtimes hand their own environment down, or the container's (runc 1.1 with createContainer)."""
+_HOOK_SECONDS: Final = 10
+
+
+class HamiCore:
+    """HAMi-core on this node.
+
+    Args:
+        host: Its files.
+        hami_dir: Where they are; the claims' directories too.
+    """
+
+    def __init__(self, host: HostFiles, hami_dir: Path) -> None:
+        self._host, self._hami_dir = host, hami_dir
+
+    def enforce(self, claim: Prepared, *, gpus: Mapping[str, Gpu], edits: DriverEdits) -> "HamiCoreEnforced":
+        """See `Enforcement`."""
+        installed = self._host.check()
+        if edits.no_libcuda is not None:
+            raise ClaimError(
+                f"{claim.ref}: without libcuda and with HAMi-core's preload file every program of the container would die. "
+                f"{edits.no_libcuda}"
+            )
+        recorded = replace(claim, library=installed.version, regions=installed.renewal is not None)
+        return HamiCoreEnforced(recorded, gpus=gpus, installed=installed, folder=ClaimDir(self._hami_dir, claim.uid))
+
+    def revive(self, former: Prepared) -> None:
+        """See `Enforcement`."""
+        _create_caches(former, ClaimDir(self._hami_dir, former.uid))
+
+    def remove(self, uid: str) -> None:
+        """See `Enforcement`."""
+        ClaimDir(self._hami_dir, uid).remove()
+
+
+class HamiCoreEnforced:
+    """How HAMi-core keeps the limits of one claim; implements `claims.enforcement.Enforced`.
+
+    Args:
+        claim: As it will be recorded.
+        gpus: The node's GPUs by UUID.
+        installed: HAMi-core's files on the host.
+        folder: The claim's.
+
+    Raises:
+        ClaimError: A GPU is gone.
+    """
+
+    def __init__(self, claim: Prepared, *, gpus: Mapping[str, Gpu], installed: Installed, folder: ClaimDir) -> None:
+        self.claim = claim
+        self._gpus, self._installed, self._folder = gpus, installed, folder
+        # One run of the hook is enough, and whoever sees one share of a use sees all of them.
+        self._first = {share.use: share for share in reversed(claim.shares)}
+        self._regions: dict[str, Region] = {}
+        if installed.renewal is not None:
+            layout = installed.renewal.layout
+            self._regions = {
+                name: region(layout, numbered(use, gpus), use.policy) for name, use in stored(claim, "region").items()
+            }
+
+    def edits(self, share: PreparedShare) -> ContainerEdits:
+        """See `Enforced`."""
+        use = self.claim.uses[share.use]
+        ours = storage(self.claim, use) == "region"
+        variables = contract.variables(
+            list(numbered(use, self._gpus).values()),
+            region=contract.CONTAINER_REGION if ours else f"{contract.CONTAINER_CACHE_DIR}/{contract.CACHE_FILE}",
+            policy=use.policy,
+        )
+        made: ContainerEdits = {
+            "env": [f"{name}={value}" for name, value in variables.items()],
+            "mounts": self._mounts(use, use_name(share.use)),
+        }
+        renewed = self._regions.get(use_name(share.use))
+        if renewed and self._installed.renewal and self._first[share.use] is share:
+            made["hooks"] = [self._renewal(self._installed.renewal.hook, use_name(share.use), renewed)]
+        return made
+
+    def clear(self, former: Prepared | None, *, has_spec: bool) -> None:
+        """See `Enforced`."""
+        # Without a good record, a spec is what tells that a container may be running: a reboot empties its directory.
+        fresh = needs_fresh_caches(self.claim, former) if former is not None else not (has_spec or self.claim.regions)
+        if fresh:
+            self._folder.remove()
+
+    def create(self) -> None:
+        """See `Enforced`."""
+        _create_caches(self.claim, self._folder)
+        create_regions(self._folder, self._regions)
+
+    def settle(self) -> None:
+        """Former templates go when no spec names them any more: until then a container may start with one."""
+        named = [self._folder.template(use, region.digest) for use, region in self._regions.items()]
+        try:
+            remove_templates(self._folder, named)
+        except HamiError as error:
+            log.warning(
+                "an old template stays until the claim is unprepared", claim_uid=self.claim.uid, error=str(error)
+            )
+
+    def _mounts(self, use: Use, name: str) -> list[Mount]:
+        def bind(host: Path, container: str, options: list[str]) -> Mount:
+            return {"hostPath": str(host), "containerPath": container, "options": options}
+
+        mounts = [
+            bind(self._installed.library, contract.CONTAINER_LIBRARY, _READ_ONLY),
+            bind(self._installed.preload, contract.CONTAINER_PRELOAD, _READ_ONLY),
+            bind(self._installed.lock_dir, contract.CONTAINER_LOCK_DIR, _WRITABLE),
+        ]
+        kind = storage(self.claim, use)
+        if kind == "tmpfs":
+            mounts.append(
+                {
+                    "hostPath": "tmpfs",
+                    "containerPath": contract.CONTAINER_CACHE_DIR,
+                    "type": "tmpfs",
+                    "options": _PRIVATE_CACHE,
+                }
+            )
+        elif name in self._regions:
+            mounts.append(bind(self._folder.region(name), contract.CONTAINER_REGION, _WRITABLE))
+        elif kind == "directory" and use.owner == self.claim.uid:
+            mounts.append(bind(self._folder.cache(name), contract.CONTAINER_CACHE_DIR, _WRITABLE))
+        return mounts
+
+    def _renewal(self, program: Path, name: str, renewed: Region) -> Hook:
+        """Run in the host's name space at each start, before the container's program; its failure fails the start."""
+        folder = self._folder
+        arguments = ["--template", folder.template(name, renewed.digest), "--region", folder.region(name)]
+        pods = [argument for pod in self.claim.pods for argument in ("--pod", pod.uid)]
+        return {
+            "hookName": "createRuntime",
+            "path": str(program),
+            "args": [str(each) for each in (program, *arguments, "--claim", self.claim.ref.full_name, *pods)],
+            "env": _HOOK_ENVIRONMENT,
+            "timeout": _HOOK_SECONDS,
+        }
+
+
+def _create_caches(claim: Prepared, folder: ClaimDir) -> None:
+    for use in stored(claim, "directory"):
+        folder.make_cache(use)

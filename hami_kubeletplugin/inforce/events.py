@@ -1,0 +1,123 @@
+"""The Event of a pod whose limits are not in force: one for each container, however often it is started."""
+
+import contextlib
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple, Protocol
+
+from hami_kubeletplugin.api.errors import ApiConflict
+from hami_kubeletplugin.claims.allocation import PodRef
+from hami_kubeletplugin.claims.prepared import Prepared, Use
+
+REASON: Final = "GpuLimitNotInForce"
+
+Json = Mapping[str, Any]
+
+
+class EventApi(Protocol):
+    """What an Event needs of the API server."""
+
+    async def get_pod(self, namespace: str, name: str, *, cached: bool = False) -> Json:
+        """GET a Pod; raises an ApiError."""
+
+    async def create_event(self, obj: Json) -> Json:
+        """POST a core/v1 Event; raises an ApiError."""
+
+
+class _Container(NamedTuple):
+    """A container, and the field of its pod's `spec` that it is in."""
+
+    pod: PodRef
+    name: str
+    field: str
+
+
+class PodEvents:
+    """Writes them.
+
+    Args:
+        api: The API server.
+        driver: Our driver name.
+        node: Our node name.
+    """
+
+    def __init__(self, api: EventApi, *, driver: str, node: str) -> None:
+        self._api, self._driver, self._node = api, driver, node
+        self._told: dict[str, set[tuple[str, str]]] = {}
+
+    def forget_all_but(self, claim_uids: Sequence[str]) -> None:
+        """Claims that are gone are not asked about again."""
+        self._told = {uid: told for uid, told in self._told.items() if uid in claim_uids}
+
+    async def write(self, claim: Prepared, use: Use, processes: str) -> bool:
+        """Have the Event of the container that runs with a use; False while it can't be told which one that is.
+
+        Raises:
+            ApiError: It may not be there.
+        """
+        container = await self._running(claim, use)
+        if container is None:
+            return False
+        told = self._told.setdefault(claim.uid, set())
+        if (container.pod.uid, container.name) not in told:
+            with contextlib.suppress(ApiConflict):  # written before we were started
+                await self._api.create_event(self._event(container, processes))
+            told.add((container.pod.uid, container.name))
+        return True
+
+    async def _running(self, claim: Prepared, use: Use) -> _Container | None:
+        """Which of the containers that have the use one after the other it is; None if that can't be told now."""
+        found: list[_Container] = []
+        for pod in claim.pods:
+            names = {name for its, _, name in (each.partition("/") for each in use.containers) if its == pod.name}
+            if names:
+                running = _running(await self._api.get_pod(pod.namespace, pod.name, cached=True), pod)
+                found += [container for container in running if container.name in names]
+        return found[0] if len(found) == 1 else None
+
+    def _event(self, container: _Container, processes: str) -> Json:
+        pod = container.pod
+        # Its name follows from what it is about: a daemon that is started anew meets the event instead of repeating it.
+        digest = hashlib.sha256(f"{pod.uid}/{container.name}".encode()).hexdigest()[:16]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"namespace": pod.namespace, "name": f"{pod.name[:230].rstrip('.-')}.{digest}"},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+                "fieldPath": f"spec.{container.field}{{{container.name}}}",
+            },
+            "type": "Warning",
+            "reason": REASON,
+            "message": (
+                f"Container {container.name} runs without its GPU limits: so far none of its processes ({processes}) has loaded "
+                "HAMi-core. Its image may be on musl (Alpine), its programs static or in a root of their own (chroot), or "
+                "something may be mounted over /etc/ld.so.preload. Use an image on glibc with dynamically linked programs, or "
+                'give it whole GPUs (shares: "10000")'
+            ),
+            "source": {"component": self._driver, "host": self._node},
+            "reportingComponent": self._driver,
+            "reportingInstance": self._node,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+
+
+def _running(pod: Json, ref: PodRef) -> list[_Container]:
+    """The containers that run now, unless it is another pod of that name."""
+    if pod["metadata"].get("uid") != ref.uid:
+        return []
+    status = pod.get("status") or {}
+    return [
+        _Container(ref, str(one["name"]), field)
+        for field, statuses in (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
+        for one in status.get(statuses) or []
+        if (one.get("state") or {}).get("running") is not None
+    ]

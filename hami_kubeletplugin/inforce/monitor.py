@@ -1,0 +1,129 @@
+"""Whether limits are in force in running containers: whether any process there has loaded HAMi-core.
+
+Static programs and those of musl images don't read the preload file, and nobody sees that before they run. So the processes are
+looked at now and then, and a container in which none had the library at two looks is reported, in the log and as an event of
+its pod.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from hami_kubeletplugin.api.errors import HamiError, StorageError
+from hami_kubeletplugin.claims.prepared import Prepared, Use
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.hamicore.processes import PROC, Process, UseKey
+from hami_kubeletplugin.inforce.events import PodEvents
+from hami_kubeletplugin.inforce.running import uses_with_files
+from hami_kubeletplugin.inforce.unlimited import Seen, look_again
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+_NAMED: Final = 3
+
+
+class InForce:
+    """Looks whether limits are in force, and reports where they are not.
+
+    Args:
+        records: Claim records.
+        events: Writes Events of pods.
+        hami_dir: HAMi-core's directory on the host.
+        proc: Where procfs is.
+    """
+
+    def __init__(self, *, records: Records, events: PodEvents, hami_dir: Path, proc: Path = PROC) -> None:
+        self._records, self._events, self._hami_dir, self._proc = records, events, hami_dir, proc
+        self.not_limited: int | None = None
+        """Running containers in which no process had HAMi-core at the last looks; None while that can't be told."""
+        self._seen = Seen()
+        self._logged: dict[UseKey, int] = {}
+        self._done: dict[UseKey, int] = {}
+        self._blind = False
+        self._failure = ""
+
+    async def run(self, interval: float) -> None:
+        """Look every `interval` seconds until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await self.check()
+            except Exception as error:  # noqa: BLE001 - what only reports must not be the end of the rest
+                self._fail("whether limits are in force can't be told now", error)
+
+    async def check(self) -> None:
+        """One look, and reports on what it and the one before found.
+
+        Raises:
+            StorageError: Records can't be read.
+            OSError: /proc can't be read.
+        """
+        uids = await asyncio.to_thread(self._records.uids)
+        self._events.forget_all_but(uids)
+        self._seen = seen = await asyncio.to_thread(look_again, self._seen, self._hami_dir, self._proc)
+        if not seen.others:
+            self.not_limited = None
+            if uids and not self._blind:
+                self._blind = True
+                log.warning(
+                    "can't see whether GPU containers have loaded HAMi-core: /proc shows none of their processes; "
+                    "set hostPID: true in the DaemonSet"
+                )
+            return
+        for key in self._logged.keys() & seen.loaded.keys():
+            log.info("a container has loaded HAMi-core after all", claim_uid=key.claim_uid, use=key.use)
+        self._logged = {key: started for key, started in self._logged.items() if key in seen.unlimited}
+        self._done = {key: started for key, started in self._done.items() if key in seen.unlimited}
+        found = await asyncio.to_thread(self._known, seen.overdue)
+        self.not_limited = len(found)
+        failures = [error for key, (claim, use) in found.items() if (error := await self._report(key, claim, use))]
+        if failures:
+            self._fail("an event that limits are not in force can't be written; it is tried again", failures[0])
+        else:
+            self._failure = ""
+
+    def _known(self, keys: Iterable[UseKey]) -> dict[UseKey, tuple[Prepared, Use]]:
+        """Those that are ours, with what they belong to."""
+        found = {}
+        for key in keys:
+            with contextlib.suppress(StorageError):  # a damaged record: recovery says so
+                claim = self._records.load(key.claim_uid)
+                if claim is not None and (use := uses_with_files(claim).get(key)):
+                    found[key] = claim, use
+        return found
+
+    async def _report(self, key: UseKey, claim: Prepared, use: Use) -> HamiError | None:
+        """Log once for each start, and have the Event; returns what kept it from being written."""
+        container = self._seen.unlimited[key]
+        names = _names(container.processes)
+        if self._logged.get(key) != container.started:
+            self._logged[key] = container.started
+            log.warning(
+                "limits are not in force: no process of a GPU container has loaded HAMi-core",
+                claim=claim.ref.full_name,
+                claim_uid=claim.uid,
+                containers=list(use.containers),
+                processes=names,
+            )
+        if self._done.get(key) != container.started:
+            try:
+                if await self._events.write(claim, use, names):
+                    self._done[key] = container.started
+            except HamiError as error:
+                return error
+        return None
+
+    def _fail(self, event: str, error: Exception) -> None:
+        """Once per reason."""
+        if str(error) != self._failure:
+            self._failure = str(error)
+            unexpected = None if isinstance(error, HamiError | OSError) else error
+            log.warning(event, error=self._failure, exc_info=unexpected)
+
+
+def _names(processes: Sequence[Process]) -> str:
+    names = list(dict.fromkeys(process.name for process in processes))
+    return ", ".join([*names[:_NAMED], *(["..."] if len(names) > _NAMED else [])])
