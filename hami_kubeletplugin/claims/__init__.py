@@ -14,4 +14,6 @@
     prepared        what a prepared claim is (pure)
     pods            Pod -> which container sees which request (pure)
     allocation      ResourceClaim -> our shares of it (pure)
+
+Upper ones import lower ones. `claims` knows no HAMi-core: what keeps limits comes in through `enforcement`.
 """

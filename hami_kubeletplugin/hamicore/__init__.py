@@ -11,4 +11,6 @@
     region          the bytes of a region (pure)
     contract        variables and paths (pure)
     processes       which processes have the library loaded
+
+Upper ones import lower ones.
 """

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,10 @@ class Process:
         self.library.write_bytes(min(modules.glob("*.so"), key=lambda p: p.stat().st_size).read_bytes())
         self._process: asyncio.subprocess.Process | None = None
 
-    async def start(self, *options: str, **environment: str) -> asyncio.subprocess.Process:
-        """Start it; does not wait for anything."""
+    async def start(
+        self, *options: str, program: Sequence[Path | str] = (PROGRAM,), **environment: str
+    ) -> asyncio.subprocess.Process:
+        """Start it, or another program with its command line; does not wait for anything."""
         arguments = {
             "--registry-dir": self.registry,
             "--plugin-dir": self.plugin_dir,
@@ -50,7 +52,7 @@ class Process:
         env = {"PATH": os.environ["PATH"], "NODE_NAME": NODE, "KUBECONFIG": str(self.kubeconfig), **environment}
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                PROGRAM, "run", *(str(a) for pair in arguments.items() for a in pair), *options, env=env, stderr=log
+                *program, "run", *(str(a) for pair in arguments.items() for a in pair), *options, env=env, stderr=log
             )
         return self._process
 
