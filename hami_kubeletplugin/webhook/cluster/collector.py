@@ -22,6 +22,7 @@ from hami_kubeletplugin.kube.client import Object
 from hami_kubeletplugin.kube.retry import Sleep
 from hami_kubeletplugin.kube.template_api import TEMPLATES, Namespaced, TemplateClient
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.webhook.cluster.templates import is_ours, last_used, utc_now
 from hami_kubeletplugin.webhook.conversion.template import PREFIX
 
@@ -67,7 +68,7 @@ class Collector:
         self._lifetime = timedelta(seconds=settings.template_lifetime)
         self._now, self._count, self._sleep = now, count, sleep
         self._identity = identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._told: set[str] = set()
+        self._told = Once[str]()
 
     async def run(self) -> NoReturn:
         """Collect in each interval, if this replica is the one to, until cancelled."""
@@ -166,12 +167,9 @@ class Collector:
 
     def _tell(self, error: ApiError, event: str, **where: str) -> None:
         """Rights that are missing, which they stay until somebody acts, are told once, and not for each namespace."""
-        if isinstance(error, ApiForbidden):
-            what_to_allow = str(error).rpartition("; ")[2]
-            if what_to_allow in self._told:
-                return
-            self._told.add(what_to_allow)
-        log.warning(event, error=str(error), **where)
+        what_to_allow = str(error).rpartition("; ")[2]
+        if not isinstance(error, ApiForbidden) or self._told.is_new(what_to_allow):
+            log.warning(event, error=str(error), **where)
 
 
 def _lease(namespace: str) -> Object:
