@@ -16,6 +16,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn
 
+from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import ApiConflict, ApiError, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.kube.client import Object
@@ -180,8 +181,5 @@ def _lease(namespace: str) -> Object:
 def _used(objects: Iterable[Object], path: Iterable[str]) -> Iterator[Any]:
     """The templates that these pods, or their templates, name."""
     for obj in objects:
-        spec: Any = obj
-        for field in path:
-            spec = spec.get(field) or {}
-        for claim in spec.get("resourceClaims") or ():
+        for _, claim in fields.mappings(fields.at(obj, *path, "resourceClaims")):
             yield claim.get("resourceClaimTemplateName")

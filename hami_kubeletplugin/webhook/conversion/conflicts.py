@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.hamicore.contract import (
@@ -57,7 +58,7 @@ def conflicts(container: Container, where: str) -> tuple[str, ...]:
 
 
 def _variables(container: Container, where: str) -> Iterator[str]:
-    for number, variable in _each(container, "env"):
+    for number, variable in fields.mappings(container.get("env")):
         name = str(variable.get("name"))
         effect = _VARIABLES.get(name) or next((_BY_START[start] for start in _BY_START if name.startswith(start)), None)
         if effect:
@@ -65,10 +66,10 @@ def _variables(container: Container, where: str) -> Iterator[str]:
 
 
 def _volumes(container: Container, where: str) -> Iterator[str]:
-    for number, mount in _each(container, "volumeMounts"):
+    for number, mount in fields.mappings(container.get("volumeMounts")):
         if warning := _mount(mount.get("mountPath"), f"{where}.volumeMounts[{number}].mountPath"):
             yield warning
-    for number, device in _each(container, "volumeDevices"):
+    for number, device in fields.mappings(container.get("volumeDevices")):
         path = _path(device.get("devicePath"))
         if path == _OVERRIDES or any(_covers(path, own) or _covers(own, path) for own in _OURS):
             raise AdmissionError(
@@ -116,10 +117,3 @@ def _path(given: Any) -> PurePosixPath | None:
         elif part not in {"", "."}:
             parts.append(part)
     return PurePosixPath("/", *parts)
-
-
-def _each(container: Container, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a list; what is none of both is for the API server to refuse."""
-    found = container.get(name)
-    if isinstance(found, list | tuple):
-        yield from ((number, one) for number, one in enumerate(found) if isinstance(one, Mapping))

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import ConfigError
+from hami_kubeletplugin.api.fields import at, mapping, sequence
 from hami_kubeletplugin.api.gpuconfig import decode
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
@@ -69,16 +70,16 @@ def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) 
         rules: Driver and class.
         slots: The smallest valid `shares` of all published devices; empty if none is published (yet).
     """
-    spec, path = _mapping(obj.get("spec")), "spec"
+    spec, path = mapping(obj.get("spec")), "spec"
     if obj.get("kind") == "ResourceClaimTemplate":
-        spec, path = _mapping(spec.get("spec")), "spec.spec"
-    devices, path = _mapping(spec.get("devices")), f"{path}.devices"
+        spec, path = mapping(spec.get("spec")), "spec.spec"
+    devices, path = mapping(spec.get("devices")), f"{path}.devices"
     problems = list(_config_problems(devices, path, rules.driver_name))
     warnings: list[str] = []
-    constraints = [_mapping(constraint) for constraint in _list(devices.get("constraints"))]
+    constraints = [mapping(constraint) for constraint in _list(devices.get("constraints"))]
     flat = obj.get("apiVersion") == "resource.k8s.io/v1beta1"
     for wish in _wishes(devices, path, rules.device_class, flat=flat):
-        requests = _mapping(_mapping(wish.fields.get("capacity")).get("requests"))
+        requests = mapping(at(wish.fields, "capacity", "requests"))
         for name, written in requests.items():
             problem, warning = _judge(f"{wish.path}.capacity.requests", name, written, slots)
             problems += filter(None, [problem])
@@ -89,7 +90,7 @@ def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) 
 
 def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iterator[str]:
     for index, entry in enumerate(_list(devices.get("config"))):
-        opaque = _mapping(_mapping(entry).get("opaque"))
+        opaque = mapping(at(entry, "opaque"))
         if opaque.get("driver") == driver:
             try:
                 decode(opaque.get("parameters"), f"{path}.config[{index}].opaque.parameters")
@@ -99,11 +100,11 @@ def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iter
 
 def _wishes(devices: Mapping[str, Any], path: str, device_class: str, *, flat: bool) -> Iterator[_Wish]:
     for index, entry in enumerate(_list(devices.get("requests"))):
-        request, where, name = _mapping(entry), f"{path}.requests[{index}]", str(_mapping(entry).get("name"))
+        request, where, name = mapping(entry), f"{path}.requests[{index}]", str(at(entry, "name"))
         found = [(where, frozenset({name}), request)] if flat else []
         if not flat:
-            found.append((f"{where}.exactly", frozenset({name}), _mapping(request.get("exactly"))))
-        for number, alternative in enumerate(map(_mapping, _list(request.get("firstAvailable")))):
+            found.append((f"{where}.exactly", frozenset({name}), mapping(request.get("exactly"))))
+        for number, alternative in enumerate(map(mapping, _list(request.get("firstAvailable")))):
             called = frozenset({name, f"{name}/{alternative.get('name')}"})
             found.append((f"{where}.firstAvailable[{number}]", called, alternative))
         yield from (_Wish(*wish) for wish in found if wish[2].get("deviceClassName") == device_class)
@@ -205,9 +206,6 @@ def _covers(constraint: Mapping[str, Any], wish: _Wish, attribute: str) -> bool:
     )
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _list(value: object) -> Sequence[Any]:
-    return value[:_LONGEST] if isinstance(value, list | tuple) else ()
+    """As much of a list as is looked at."""
+    return sequence(value)[:_LONGEST]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
@@ -57,9 +57,7 @@ class _Said:
     def __init__(self, container: Mapping[str, Any], rules: Conversion) -> None:
         resources = container.get("resources") or {}
         self._amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        self._variables = [
-            variable.get("name") for variable in container.get("env") or () if isinstance(variable, Mapping)
-        ]
+        self._variables = [variable.get("name") for _, variable in fields.mappings(container.get("env"))]
         self.names_size = any(
             name in self._amounts
             for name in (
