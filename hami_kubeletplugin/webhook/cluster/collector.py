@@ -16,7 +16,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import ApiConflict, ApiError, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.kube.client import Object
@@ -25,11 +25,9 @@ from hami_kubeletplugin.kube.template_api import TEMPLATES, Namespaced, Template
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.webhook.cluster.templates import is_ours, last_used, utc_now
-from hami_kubeletplugin.webhook.conversion.template import PREFIX
 
 log = get_logger()
 
-LEASE: Final = "hami-webhook-collector"
 USERS: Final[Mapping[Namespaced, tuple[str, ...]]] = {
     Namespaced("pods"): ("spec",),
     Namespaced("deployments", "apps"): ("spec", "template", "spec"),
@@ -88,7 +86,7 @@ class Collector:
             ApiError: It can't be had.
         """
         try:
-            lease = await self._client.get_lease(self._namespace, LEASE)
+            lease = await self._client.get_lease(self._namespace, names.COLLECTOR_LEASE)
         except ApiNotFound:
             lease = None
         try:
@@ -138,7 +136,11 @@ class Collector:
 
     def _is_old(self, template: Object) -> bool:
         metadata = template["metadata"]
-        if not metadata["name"].startswith(PREFIX) or not is_ours(template) or "deletionTimestamp" in metadata:
+        if (
+            not metadata["name"].startswith(names.TEMPLATE_PREFIX)
+            or not is_ours(template)
+            or "deletionTimestamp" in metadata
+        ):
             return False
         used = last_used(template) or datetime.fromisoformat(metadata["creationTimestamp"])
         return self._now() - used > self._lifetime
@@ -174,7 +176,7 @@ class Collector:
 
 
 def _lease(namespace: str) -> Object:
-    metadata = {"namespace": namespace, "name": LEASE}
+    metadata = {"namespace": namespace, "name": names.COLLECTOR_LEASE}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
 
 

@@ -95,7 +95,7 @@ def _shared_devices(slice_: Object) -> Iterator[Any]:
 
 
 def _model(device: Any) -> str:
-    return str(fields.at(device, "attributes", "productName", "string") or "")
+    return str(fields.at(device, "attributes", names.PRODUCT_NAME, "string") or "")
 
 
 def _memory_mib(device: Any) -> int | None:

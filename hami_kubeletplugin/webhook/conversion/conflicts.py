@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.hamicore.contract import (
@@ -25,18 +25,18 @@ from hami_kubeletplugin.webhook.conversion.demand import Container
 _WINS: Final = "has no effect: the driver's own value wins"
 _CLAIM: Final = "has no effect: the limit is that of the container's claim"
 _VARIABLES: Final[Mapping[str, str]] = {
-    "CUDA_VISIBLE_DEVICES": f"{_WINS}, and the claim's GPUs are numbered 0, 1, ...",
-    "CUDA_DEVICE_ORDER": f"{_WINS}, PCI_BUS_ID, by which the limits are numbered",
-    "NVIDIA_VISIBLE_DEVICES": f"{_WINS}, and the container has the GPUs of its claim and no others",
-    "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{_WINS}, the path of HAMi-core's region",
-    "CUDA_REDIRECT": f"{_WINS}, the path of HAMi-core's library",
-    "CUDA_DISABLE_CONTROL": "has no effect: the limit stays. For monitoring there are claims with adminAccess",
-    "LD_PRELOAD": (
+    names.CUDA_VISIBLE_DEVICES: f"{_WINS}, and the claim's GPUs are numbered 0, 1, ...",
+    names.CUDA_DEVICE_ORDER: f"{_WINS}, PCI_BUS_ID, by which the limits are numbered",
+    names.NVIDIA_VISIBLE_DEVICES: f"{_WINS}, and the container has the GPUs of its claim and no others",
+    names.CUDA_DEVICE_MEMORY_SHARED_CACHE: f"{_WINS}, the path of HAMi-core's region",
+    names.CUDA_REDIRECT: f"{_WINS}, the path of HAMi-core's library",
+    names.CUDA_DISABLE_CONTROL: "has no effect: the limit stays. For monitoring there are claims with adminAccess",
+    names.LD_PRELOAD: (
         "names what is loaded before HAMi-core: an allocator does no harm, but with a library that has functions of CUDA, or "
         "dlsym, the limit does not hold"
     ),
 }
-_BY_START: Final[Mapping[str, str]] = {"CUDA_DEVICE_MEMORY_LIMIT": _CLAIM, "CUDA_DEVICE_SM_LIMIT": _CLAIM}
+_BY_START: Final[Mapping[str, str]] = {names.CUDA_DEVICE_MEMORY_LIMIT: _CLAIM, names.CUDA_DEVICE_SM_LIMIT: _CLAIM}
 
 _FILES: Final = tuple(map(PurePosixPath, (CONTAINER_PRELOAD, CONTAINER_LIBRARY, CONTAINER_REGION)))
 _FOLDERS: Final = tuple(map(PurePosixPath, (CONTAINER_LOCK_DIR, CONTAINER_CACHE_DIR)))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
@@ -25,7 +25,6 @@ Pod = Mapping[str, Any]
 Operation = dict[str, Any]
 """One operation of a JSON patch."""
 
-IGNORE_LABEL: Final = "hami.io/webhook"
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 MOST_CONTAINERS: Final = 256
@@ -97,7 +96,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         AdmissionError: The pod can't be converted so that it keeps its meaning.
     """
     metadata, spec = (fields.checked_mapping(pod.get(name), f"{where}{name}") for name in ("metadata", "spec"))
-    if fields.checked_mapping(metadata.get("labels"), f"{where}metadata.labels").get(IGNORE_LABEL) == IGNORE:
+    if fields.checked_mapping(metadata.get("labels"), f"{where}metadata.labels").get(names.IGNORE_LABEL) == IGNORE:
         return Converted()
     places = list(_places(spec, where))
     asking = _asking(places, rules, where)

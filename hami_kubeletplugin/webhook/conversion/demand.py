@@ -13,7 +13,7 @@ from typing import Any, Final
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
-from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER, MIB
+from hami_kubeletplugin.api.names import CUDA_TASK_PRIORITY, GPU_CORE_UTILIZATION_POLICY, MAX_GPUS_PER_CONTAINER, MIB
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
@@ -23,8 +23,6 @@ Container = Mapping[str, Any]
 _MAX_INT32: Final = 2**31 - 1
 _PRIORITIES: Final[Mapping[int, Priority]] = {0: "high", 1: "low"}
 _POLICIES: Final[Mapping[str, CorePolicy]] = {"default": "default", "force": "force", "disable": "disable"}
-_PRIORITY_VARIABLE: Final = "CUDA_TASK_PRIORITY"
-_POLICY_VARIABLE: Final = "GPU_CORE_UTILIZATION_POLICY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +164,19 @@ def _config(
     variables = {
         variable["name"]: variable.get("value")
         for _, variable in fields.mappings(env)
-        if variable.get("name") in (_PRIORITY_VARIABLE, _POLICY_VARIABLE)
+        if variable.get("name") in (CUDA_TASK_PRIORITY, GPU_CORE_UTILIZATION_POLICY)
     }
     policy: CorePolicy | None = None if rules.gpu_core_policy == "default" else rules.gpu_core_policy
-    if (said := variables.get(_POLICY_VARIABLE)) is not None:
+    if (said := variables.get(GPU_CORE_UTILIZATION_POLICY)) is not None:
         policy = _POLICIES.get(str(said), policy)
         if str(said) not in _POLICIES:
-            notes.append(f"{where}.env: {_POLICY_VARIABLE}={quoted(said)} is ignored; known are {', '.join(_POLICIES)}")
-    if priority is None and (said := variables.get(_PRIORITY_VARIABLE)) is not None:
+            notes.append(
+                f"{where}.env: {GPU_CORE_UTILIZATION_POLICY}={quoted(said)} is ignored; known are {', '.join(_POLICIES)}"
+            )
+    if priority is None and (said := variables.get(CUDA_TASK_PRIORITY)) is not None:
         priority = _PRIORITIES.get(int(said)) if str(said) in {"0", "1"} else None
         if priority is None:
-            notes.append(f"{where}.env: {_PRIORITY_VARIABLE}={quoted(said)} is ignored; known are 0 (high), 1 (low)")
+            notes.append(f"{where}.env: {CUDA_TASK_PRIORITY}={quoted(said)} is ignored; known are 0 (high), 1 (low)")
     return {"priority": priority, "core_policy": policy}
 
 

@@ -21,9 +21,7 @@ from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
 
 _KNOWN: Final = (names.MEMORY, names.CORES, names.SHARES)
-_MOST_SHARERS: Final = 100
-"""The largest deviceSplitCount (api.settings.Sharing)."""
-_POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, _MOST_SHARERS + 1))
+_POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, names.MAX_SHARERS + 1))
 _LONGEST: Final = 32
 """Elements of each list that are looked at. The API server takes no more; who comes from elsewhere must not keep us busy."""
 _ONE_OR_ALL: Final = f'write "1" for one slot, or "{names.SHARES_TOTAL}" for the whole GPU'
@@ -84,7 +82,7 @@ def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) 
             problem, warning = _judge(f"{wish.path}.capacity.requests", name, written, slots)
             problems += filter(None, [problem])
             warnings += filter(None, [warning])
-        warnings += filter(None, [_count_warning(wish, constraints, f"{rules.driver_name}/uuid")])
+        warnings += filter(None, [_count_warning(wish, constraints, names.qualified(rules.driver_name, names.UUID))])
     return Verdict(tuple(problems), tuple(warnings))
 
 
@@ -179,7 +177,7 @@ def _shares_warning(amount: _Amount, slots: Collection[int]) -> str:
 
 
 def _surely_one_slot(slots: Collection[int]) -> int:
-    return min(slots, default=names.SHARES_TOTAL // _MOST_SHARERS)
+    return min(slots, default=names.SHARES_TOTAL // names.MAX_SHARERS)
 
 
 def _count_warning(wish: _Wish, constraints: Sequence[Mapping[str, Any]], uuid: str) -> str:
