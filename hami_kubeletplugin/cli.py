@@ -8,6 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from hami_kubeletplugin import show
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -45,7 +46,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people
 def devices(
     output: OutputOption = Output.table,
     node_name: Annotated[
-        str, typer.Option(envvar="NODE_NAME", help="This node; simulated UUIDs follow from it.")
+        str, typer.Option(envvar=names.NODE_NAME, help="This node; simulated UUIDs follow from it.")
     ] = "this",
     **given: Any,
 ) -> None:

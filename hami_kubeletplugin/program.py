@@ -11,11 +11,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import HamiError
 
 _VARIABLES = {
-    "node_name": "NODE_NAME",
-    "kubeconfig": "KUBECONFIG",
+    "node_name": names.NODE_NAME,
+    "kubeconfig": names.KUBECONFIG,
     "hami_dir": "HAMI_DIR",
     "hami_core": "HAMI_CORE",
     "hami_core_version": "HAMI_CORE_VERSION",

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from hami_kubeletplugin.api.names import MIB, NUMA_NODE, PCIE_ROOT
 from hami_kubeletplugin.claims import record_schema
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.hamicore.storage import Storage, storage
 from hami_kubeletplugin.inforce.running import Loaded
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.program import table
 
@@ -24,18 +24,18 @@ def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
     rows = [["NAME", "UUID", "MODEL", "MEMORY", "CORES", "SHARERS", "PCIE ROOT", "NUMA"]]
     for device in devices:
         attributes, capacity = device["attributes"], device["capacity"]
-        shares = capacity["shares"]
+        shares = capacity[names.SHARES]
         sharers = quantity.parse(shares["value"]) / quantity.parse(shares["requestPolicy"]["default"])
         rows.append(
             [
                 device["name"],
-                attributes["uuid"]["string"],
-                attributes["productName"]["string"],
-                f"{int(quantity.parse(capacity['memory']['value']) / MIB)}Mi",
-                capacity["cores"]["value"],
+                attributes[names.UUID]["string"],
+                attributes[names.PRODUCT_NAME]["string"],
+                f"{int(quantity.parse(capacity[names.MEMORY]['value']) / names.MIB)}Mi",
+                capacity[names.CORES]["value"],
                 str(int(sharers)),
-                attributes.get(PCIE_ROOT, {}).get("string", "-"),
-                str(attributes.get(NUMA_NODE, {}).get("int", "-")),
+                attributes.get(names.PCIE_ROOT, {}).get("string", "-"),
+                str(attributes.get(names.NUMA_NODE, {}).get("int", "-")),
             ]
         )
     return table(rows)

@@ -1,7 +1,8 @@
-"""Every name that leaves the process, in one place, so that documents and manifests can be held against it.
+"""Every name in objects of the cluster and in environments, in one place, so that documents and manifests can be held against it.
 
-Sources: resource.k8s.io/v1 types.go (limits and qualified names), KEP-6072 and k8s.io/dynamic-resource-allocation
-deviceattribute (standard attributes).
+Options are named in the settings, metrics where they are counted. Sources: resource.k8s.io/v1 types.go (limits and qualified
+names), KEP-6072 and k8s.io/dynamic-resource-allocation deviceattribute (standard attributes), Project-HAMi/HAMi
+pkg/util/types.go and pkg/device/nvidia/device.go (resources and annotations of pods), HAMi-core (variables of containers).
 """
 
 from typing import Final
@@ -12,25 +13,101 @@ DRIVER: Final = "gpu.hami.io"
 CONFIG_API_VERSION: Final = "gpu.hami.io/v1alpha1"
 CONFIG_KIND: Final = "GpuConfig"
 
+# Attributes of devices. Without a domain they belong to the driver's own.
+TYPE: Final = "type"
 TYPE_SHARED: Final = "hami-gpu"
 """Value of the `type` attribute of a GPU that can be shared."""
-
-MEMORY: Final = "memory"
-"""Capacity: bytes, whole MiB."""
-CORES: Final = "cores"
-"""Capacity: percent of the GPU's compute, 100 x deviceCoreScaling."""
-SHARES: Final = "shares"
-"""Capacity: sharing slots of 10000 / deviceSplitCount; asking for all 10000 makes the GPU exclusive."""
-SHARES_TOTAL: Final = 10_000
-
+UUID: Final = "uuid"
+MINOR: Final = "minor"
+PRODUCT_NAME: Final = "productName"
+BRAND: Final = "brand"
+ARCHITECTURE: Final = "architecture"
+CUDA_COMPUTE_CAPABILITY: Final = "cudaComputeCapability"
+DRIVER_VERSION: Final = "driverVersion"
+CUDA_DRIVER_VERSION: Final = "cudaDriverVersion"
+NVLINK_GROUP: Final = "nvlinkGroup"
+"""The same for GPUs that NVLink joins."""
 PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+
+# Capacities of devices.
+MEMORY: Final = "memory"
+"""Bytes, whole MiB."""
+CORES: Final = "cores"
+"""Percent of the GPU's compute, 100 x deviceCoreScaling."""
+SHARES: Final = "shares"
+"""Sharing slots of 10000 / deviceSplitCount; asking for all 10000 makes the GPU exclusive."""
+SHARES_TOTAL: Final = 10_000
+MAX_SHARERS: Final = 100
+"""The largest deviceSplitCount: up to here 10000 // n slots of a share fit exactly n times into 10000."""
 
 MAX_GPUS_PER_CONTAINER: Final = 16
 """CUDA_DEVICE_MAX_COUNT of HAMi-core (multiprocess_memory_limit.h)."""
 
 MIB: Final = 1024 * 1024
+
+# Resources of containers that the webhook takes for ours; all can be set.
+GPU_COUNT: Final = "nvidia.com/gpu"
+GPU_MEMORY: Final = "nvidia.com/gpumem"
+GPU_MEMORY_ALIAS: Final = "nvidia.com/gpumemory"
+GPU_MEMORY_PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
+GPU_CORES: Final = "nvidia.com/gpucores"
+GPU_PRIORITY: Final = "nvidia.com/priority"
+
+# Annotations of pods: HAMi's.
+USE_UUID: Final = "nvidia.com/use-gpuuuid"
+NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
+USE_TYPE: Final = "nvidia.com/use-gputype"
+NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
+NUMA_BIND: Final = "nvidia.com/numa-bind"
+VGPU_MODE: Final = "nvidia.com/vgpu-mode"
+GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+NODE_POLICY: Final = "hami.io/node-scheduler-policy"
+SCORING_WEIGHTS: Final = "hami.io/device-scoring-weights"
+# And ours.
+SAME_PCIE_ROOT: Final = "gpu.hami.io/same-pcie-root"
+SAME_NVLINK: Final = "gpu.hami.io/same-nvlink"
+EXCLUSIVE: Final = "gpu.hami.io/exclusive"
+
+IGNORE_LABEL: Final = "hami.io/webhook"
+"""Label of pods; with the value `ignore` they stay as they are."""
+
+# Variables of containers: what HAMi's users set, and the driver's own.
+CUDA_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
+GPU_CORE_UTILIZATION_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
+CUDA_VISIBLE_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+CUDA_DEVICE_ORDER: Final = "CUDA_DEVICE_ORDER"
+CUDA_DEVICE_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
+"""Without a number it is for all GPUs; `_0` and so on are for one."""
+CUDA_DEVICE_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
+"""As above."""
+CUDA_DEVICE_MEMORY_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+CUDA_REDIRECT: Final = "CUDA_REDIRECT"
+CUDA_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
+NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+LD_PRELOAD: Final = "LD_PRELOAD"
+
+# Variables of our own processes that others name, too.
+NODE_NAME: Final = "NODE_NAME"
+KUBECONFIG: Final = "KUBECONFIG"
+
+# The webhook's objects.
+WEBHOOK: Final = "hami-webhook"
+"""Its Service and both its configurations, by default; who it says it is in all that it writes."""
+WEBHOOK_NAMESPACE: Final = "hami-system"
+"""By default."""
+WEBHOOK_SECRET: Final = "hami-webhook-tls"  # noqa: S105 - where it is, not what
+"""By default."""
+TRUSTED_SINCE: Final = "gpu.hami.io/trusted-since"
+"""Annotation of that Secret: RFC 3339, since when both configurations have listed everything in there."""
+COLLECTOR_LEASE: Final = "hami-webhook-collector"
+TEMPLATE_PREFIX: Final = "hami-gpu-"
+"""Of the names of our templates; what else begins so is not touched unless it also has our label."""
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+"""Label of templates; those that are `WEBHOOK`'s it may remove."""
+LAST_USED: Final = "gpu.hami.io/last-used"
+"""Annotation of our templates: RFC 3339, seconds, UTC."""
 
 
 def cdi_kind(driver: str) -> str:
@@ -41,3 +118,8 @@ def cdi_kind(driver: str) -> str:
 def device_name(minor: int) -> str:
     """The name of a GPU in its ResourceSlice. The minor survives a change of NVML's index; a DNS label."""
     return f"hami-gpu-{minor}"
+
+
+def qualified(driver: str, attribute: str) -> str:
+    """An attribute of a driver's own as constraints name it, e.g. `gpu.hami.io/uuid`."""
+    return f"{driver}/{attribute}"

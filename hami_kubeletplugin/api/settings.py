@@ -38,7 +38,7 @@ class Sharing(Options):
     device_split_count: int = Field(
         10,
         ge=1,
-        le=100,  # up to here 10000 // n slots of a share fit exactly n times into 10000
+        le=names.MAX_SHARERS,
         description="How many claims may share one GPU at the most.",
     )
     device_memory_scaling: float = Field(
@@ -161,5 +161,5 @@ class Settings(Sharing, Discovery, Identity):
 def _explain(detail: Any) -> str:
     option = "--" + str(detail["loc"][-1]).replace("_", "-")
     if detail["type"] == "missing" or (option == "--node-name" and not detail["input"]):
-        return f"{option} is missing (in a DaemonSet, set NODE_NAME to spec.nodeName through the downward API)"
+        return f"{option} is missing (in a DaemonSet, set {names.NODE_NAME} to spec.nodeName through the downward API)"
     return f"{option}: {detail['msg']}, got {detail['input']!r}"

@@ -16,28 +16,28 @@ class Conversion(Options):
     """What people may write, and what it means; HAMi's options have the same names (device-config.yaml)."""
 
     resource_count_name: str = Field(
-        "nvidia.com/gpu", pattern=_RESOURCE, max_length=316, description="Resource that counts GPUs."
+        names.GPU_COUNT, pattern=_RESOURCE, max_length=316, description="Resource that counts GPUs."
     )
     resource_memory_name: str = Field(
-        "nvidia.com/gpumem", pattern=_RESOURCE, max_length=316, description="Resource for MiB of each GPU."
+        names.GPU_MEMORY, pattern=_RESOURCE, max_length=316, description="Resource for MiB of each GPU."
     )
     resource_memory_alias: str = Field(
-        "nvidia.com/gpumemory", pattern=_RESOURCE, max_length=316, description="Another name for the same."
+        names.GPU_MEMORY_ALIAS, pattern=_RESOURCE, max_length=316, description="Another name for the same."
     )
     resource_memory_percentage_name: str = Field(
-        "nvidia.com/gpumem-percentage",
+        names.GPU_MEMORY_PERCENTAGE,
         pattern=_RESOURCE,
         max_length=316,
         description="Resource for percent of each GPU's memory.",
     )
     resource_core_name: str = Field(
-        "nvidia.com/gpucores",
+        names.GPU_CORES,
         pattern=_RESOURCE,
         max_length=316,
         description="Resource for percent of each GPU's cores.",
     )
     resource_priority_name: str = Field(
-        "nvidia.com/priority",
+        names.GPU_PRIORITY,
         pattern=_RESOURCE,
         max_length=316,
         description="Resource for the priority, 0 high, 1 low.",
@@ -106,20 +106,20 @@ class Certificates(Options):
     )
     tls_key_file: Path | None = Field(None, description="The key for it.")
     namespace: str = Field(
-        "hami-system",
+        names.WEBHOOK_NAMESPACE,
         pattern=DNS_SUBDOMAIN,
         max_length=63,
         description="Namespace of the Secret, the Lease and the Service.",
     )
     service: str = Field(
-        "hami-webhook",
+        names.WEBHOOK,
         pattern=DNS_SUBDOMAIN,
         max_length=63,
         description="The Service through which the API server calls us.",
     )
-    tls_secret: str = Field("hami-webhook-tls", pattern=DNS_SUBDOMAIN, max_length=253, description="That Secret.")
+    tls_secret: str = Field(names.WEBHOOK_SECRET, pattern=DNS_SUBDOMAIN, max_length=253, description="That Secret.")
     configuration: str = Field(
-        "hami-webhook",
+        names.WEBHOOK,
         pattern=DNS_SUBDOMAIN,
         max_length=253,
         description="Name of both webhook configurations, whose caBundle follows our own certificate.",

@@ -19,6 +19,7 @@ from hami_kubeletplugin.gpu import pci
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml, library_below
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
@@ -70,7 +71,7 @@ class NvmlSource:
         self._turn = asyncio.Lock()
         self._session = Nvml(library)
         self._looking: Future[tuple[Inventory, list[Remark]]] | None = None
-        self._told: frozenset[Remark] = frozenset()
+        self._told = Once[Remark]()
 
     async def discover(self) -> Inventory:
         """Look at the hardware; NVML is open only meanwhile.
@@ -99,9 +100,9 @@ class NvmlSource:
 
     def _tell(self, remarks: Sequence[Remark]) -> None:
         for remark in remarks:
-            if remark not in self._told:
+            if self._told.is_new(remark):
                 log.warning(remark.event, **dict(remark.facts))
-        self._told = frozenset(remarks)
+        self._told.keep(remarks.__contains__)
 
 
 def read_node(nvml: Nvml, sysfs: Path) -> tuple[Inventory, list[Remark]]:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError
 from hami_kubeletplugin.gpu.model import GpuSource, Inventory
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
@@ -34,6 +35,7 @@ class HardwareWatch:
         self._source, self._interval, self._on_change, self._sleep = source, interval, on_change, sleep
         self._inventory: Inventory | None = None
         self._failure: HardwareError | None = None
+        self._told = Once[str]()
         self._looked = asyncio.Event()
         self._offered = False
 
@@ -65,7 +67,9 @@ class HardwareWatch:
             failure = error
             # A call that fails says nothing about the GPUs: what was known stays, as running containers do.
             inventory = None if isinstance(error, DriverMissing) else self._inventory
-        if failure is not None and str(failure) != str(self._failure):
+        if failure is None:
+            self._told.ended("GPUs")
+        elif self._told.is_new("GPUs", str(failure)):
             meanwhile = "nothing is published" if isinstance(failure, DriverMissing) else "what is published stays"
             log.warning("GPUs can't be read, trying again", meanwhile=meanwhile, error=str(failure))
         known = inventory is not None or isinstance(failure, DriverMissing)

@@ -6,12 +6,13 @@ Contract: k8s.io/api admissionregistration/v1 types.go, where `webhooks` merges 
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.kube.client import Call, Client, Object
 from hami_kubeletplugin.kube.resource_api import segment
 
 GROUP: Final = "admissionregistration.k8s.io"
 CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-_MANAGER: Final = {"fieldManager": "hami-webhook"}
+_MANAGER: Final = {"fieldManager": names.WEBHOOK}
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 

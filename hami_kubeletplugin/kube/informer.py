@@ -1,26 +1,21 @@
 """Keeps a copy of some of the cluster's objects: list, then watch from there, over and over."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final, NoReturn, Protocol
 
-from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiUnavailable
-from hami_kubeletplugin.kube.backoff import Backoff
+from hami_kubeletplugin.api.errors import ApiError
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.resource_api import Listed
-from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.kube.retry import Retry, Sleep
 
-log = get_logger()
-
-ERROR_WAIT: Final = (0.8, 30.0)
-"""Seconds, first and longest, less up to half at random; the same as client-go's."""
 SHORTEST_WATCH: Final = 1.0
 """Seconds from the start of one watch to that of the next."""
 
-Sleep = Callable[[float], Awaitable[None]]
+Watch = Callable[[str], AsyncGenerator[Event]]
+"""Changes after a resource version."""
 
 
 class Store(Protocol):
@@ -36,7 +31,7 @@ class Store(Protocol):
 async def list_and_watch(
     what: str,
     list_all: Callable[[], Awaitable[Listed]],
-    watch: Callable[[str], AsyncGenerator[Event]],
+    watch: Watch,
     copy: Store,
     *,
     sleep: Sleep = asyncio.sleep,
@@ -47,49 +42,65 @@ async def list_and_watch(
     Args:
         what: The kind of objects, for the log.
         list_all: Lists them.
-        watch: Their changes after a resource version.
+        watch: Watches them.
         copy: Is told.
         sleep: Waits that many seconds.
         clock: Seconds that only grow.
     """
-    errors, told = Backoff(*ERROR_WAIT), ""
+    retry = Retry(
+        failing="Objects of the cluster can't be followed; trying again",
+        working="Objects of the cluster can be followed again",
+        restarting="Listing again",
+        sleep=sleep,
+        objects=what,
+    )
 
-    def works() -> None:
-        nonlocal told
-        errors.reset()
-        if told:
-            told = ""
-            log.info("Objects of the cluster can be followed again", objects=what)
+    def take(event: Event) -> None:
+        copy.take(event)
+        retry.works()
+
+    async def ended(lasted: bool) -> None:
+        if lasted:
+            retry.works()
 
     while True:
         try:
             listed = await list_all()
             copy.replace(listed)
-            since = listed.resource_version
-            while True:
-                started = clock()
-                async with aclosing(watch(since)) as events:
-                    async for event in events:
-                        since = event.object["metadata"]["resourceVersion"]
-                        copy.take(event)
-                        works()
-                if clock() - started < SHORTEST_WATCH:
-                    await sleep(SHORTEST_WATCH)
-                else:
-                    works()
+            await follow(watch, listed.resource_version, take, ended, sleep=sleep, clock=clock)
         except ApiError as error:
-            wait = _wait(errors, error)
-            if isinstance(error, ApiExpired):
-                log.debug("Listing again", objects=what, reason=str(error))
-            elif str(error) != told:
-                told = str(error)
-                log.warning("Objects of the cluster can't be followed; trying again", objects=what, error=told)
-            await sleep(wait)
+            await retry.after(error)
 
 
-def _wait(errors: Backoff, error: ApiError) -> float:
-    wait = errors.delay * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-    errors.grow()
-    if isinstance(error, ApiUnavailable) and error.retry_after is not None:
-        wait = max(wait, min(error.retry_after, errors.longest))
-    return wait
+async def follow(
+    watch: Watch,
+    since: str,
+    take: Callable[[Event], None],
+    ended: Callable[[bool], Awaitable[None]],
+    *,
+    sleep: Sleep,
+    clock: Callable[[], float],
+) -> NoReturn:
+    """Watch after watch, each from where the one before it ended.
+
+    Args:
+        watch: Makes one, which the server ends after some minutes.
+        since: Resource version to begin after.
+        take: Told of each event.
+        ended: Told after each watch whether it lasted. One that did not says nothing of the server's health.
+        sleep: Waits that many seconds.
+        clock: Seconds that only grow.
+
+    Raises:
+        ApiError: As it comes from `watch` and `ended`; list again then.
+    """
+    while True:
+        started = clock()
+        async with aclosing(watch(since)) as events:
+            async for event in events:
+                since = event.object["metadata"]["resourceVersion"]
+                take(event)
+        lasted = clock() - started >= SHORTEST_WATCH
+        if not lasted:
+            await sleep(SHORTEST_WATCH)
+        await ended(lasted)

@@ -5,6 +5,7 @@ async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
 """
 
 import asyncio
+from pathlib import Path
 from typing import Final
 
 from hami_kubeletplugin.api.claim import ClaimService
@@ -14,6 +15,7 @@ from hami_kubeletplugin.kubelet import dra, health, registration
 from hami_kubeletplugin.kubelet.listener import Listener
 from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
@@ -60,7 +62,7 @@ class KubeletServer:
         self._streams: health.HealthService | None = None
         self._dra_listener: Listener | None = None
         self._registration_listener: Listener | None = None
-        self._said_absent = False
+        self._absent = Once[Path]()
 
     async def run(self) -> None:
         """Serve until cancelled, then finish what is being prepared, unregister and remove the sockets.
@@ -119,14 +121,13 @@ class KubeletServer:
                     (registration.SERVICE,),
                     standard_health=False,
                 )
-                self._said_absent = False
+                self._absent.ended(directory)
                 log.info("waiting for the kubelet to register us", socket=str(self._registration_path))
                 return True
         except ServingError:
             if await asyncio.to_thread(directory.is_dir):
                 raise
-        if not self._said_absent:
-            self._said_absent = True
+        if self._absent.is_new(directory):
             log.warning("the kubelet's registry directory is not there, waiting for it", directory=str(directory))
         return False
 

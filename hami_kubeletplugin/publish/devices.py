@@ -73,22 +73,22 @@ def semver(version: str) -> str | None:
 
 def _attributes(gpu: Gpu, nvlink_group: str | None) -> Iterator[tuple[str, Mapping[str, object]]]:
     texts = {
-        "type": names.TYPE_SHARED,
-        "uuid": gpu.uuid,
-        "productName": gpu.name,
-        "brand": gpu.brand,
-        "architecture": gpu.architecture,
-        "nvlinkGroup": nvlink_group,
+        names.TYPE: names.TYPE_SHARED,
+        names.UUID: gpu.uuid,
+        names.PRODUCT_NAME: gpu.name,
+        names.BRAND: gpu.brand,
+        names.ARCHITECTURE: gpu.architecture,
+        names.NVLINK_GROUP: nvlink_group,
         names.PCIE_ROOT: gpu.pcie_root,
         # The standard attribute knows 4-digit domains only; behind a VMD controller they are longer.
         names.PCI_BUS_ID: gpu.pci_bus_id if _BUS_ID.fullmatch(gpu.pci_bus_id) else None,
     }
     versions = {
-        "cudaComputeCapability": _dotted(gpu.compute_capability),
-        "driverVersion": gpu.driver_version,
-        "cudaDriverVersion": _dotted(gpu.cuda_driver_version),
+        names.CUDA_COMPUTE_CAPABILITY: _dotted(gpu.compute_capability),
+        names.DRIVER_VERSION: gpu.driver_version,
+        names.CUDA_DRIVER_VERSION: _dotted(gpu.cuda_driver_version),
     }
-    yield "minor", {"int": gpu.minor}
+    yield names.MINOR, {"int": gpu.minor}
     if gpu.numa_node is not None:
         yield names.NUMA_NODE, {"int": gpu.numa_node}
     for name, text in texts.items():

@@ -8,19 +8,23 @@ and an API server that is away for minutes costs one attempt per half minute.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
-from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiNotFound, ApiUnavailable
+from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiNotFound
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.kube.client import Event
+from hami_kubeletplugin.kube.informer import follow
 from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kube.retry import Retry, Sleep
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
+from hami_kubeletplugin.publish.accepted import Accepted
 from hami_kubeletplugin.publish.devices import Device, devices
-from hami_kubeletplugin.publish.slices import Pool, Slice, Write, differences, reconcile, split
+from hami_kubeletplugin.publish.observed import Observed
+from hami_kubeletplugin.publish.slices import Pool, Write, reconcile, split
 
 log = get_logger()
 
@@ -28,15 +32,12 @@ OLDEST: Final = (1, 35)
 """The allocator of 1.34 checks the capacity of the wrong device of a slice, and a claim with `count: 2` can crash it."""
 RECHECK: Final = 300.0
 """Seconds until a refused server is asked for its version again."""
-ERROR_WAIT: Final = (0.8, 30.0)
-"""Seconds, first and longest, less up to half at random; the same as client-go's."""
 REPAIR_WAIT: Final = (1.0, 60.0)
 """Seconds. The first second gathers the events of one wipe or `kubectl delete` into one repair; the doubling bounds a fight
 with another writer to one write a minute; the longest wait is what a pool can stay wrong for in such a fight."""
 REPAIR_QUIET: Final = 180.0
 """Seconds without a repair until the wait is short again: longer than the longest wait, or a fight would never slow down."""
 _LONGEST_RETRY_AFTER: Final = 120.0
-_SHORTEST_WATCH: Final = 1.0
 
 
 class Publisher:
@@ -58,7 +59,7 @@ class Publisher:
         driver: str,
         node: str,
         sharing: Sharing,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Sleep = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._driver, self._node, self._sharing = client, driver, node, sharing
@@ -71,13 +72,18 @@ class Publisher:
         self._desired: list[Device] | None = None
         self._published: tuple[tuple[str, str], ...] = ()
         self._republished = asyncio.Event()
-        self._observed: dict[str, Slice] = {}
+        self._observed, self._accepted = Observed(), Accepted()
         self._owner: str | None = None
-        self._accepted: dict[int, tuple[list[Device], list[Device]]] = {}
         self._dirty, self._urgent = asyncio.Event(), asyncio.Event()
-        self._errors, self._repairs, self._last_repair = Backoff(*ERROR_WAIT), Backoff(*REPAIR_WAIT), float("-inf")
-        self._told: set[str] = set()
-        self._last_error = ""
+        self._repairs, self._last_repair = Backoff(*REPAIR_WAIT), float("-inf")
+        self._refused = Once[str]()
+        self._retry = Retry(
+            failing="ResourceSlices can't be published; trying again",
+            working="ResourceSlices can be published again",
+            restarting="Listing ResourceSlices again",
+            longest_retry_after=_LONGEST_RETRY_AFTER,
+            sleep=sleep,
+        )
 
     def offer(self, inventory: Inventory | None) -> None:
         """Publish these GPUs from now on; None withdraws the pool, e.g. when there is no driver. Never blocks."""
@@ -106,7 +112,7 @@ class Publisher:
             try:
                 await self._session()
             except* ApiError as errors:
-                await self._back_off(_first(errors))
+                await self._retry.after(_first(errors))
 
     async def _session(self) -> None:
         version = await self._client.server_version()
@@ -114,10 +120,8 @@ class Publisher:
             await self._refuse(version)
             return
         listed = await self._client.list_slices(self._driver, self._node)
-        self._observed = {item["metadata"]["name"]: item for item in listed.items}
-        self._owner = None
-        # What the server dropped last time may be accepted now, if it was restarted with another gate.
-        self._accepted.clear()
+        self._observed, self._owner = Observed.of(listed), None
+        self._accepted.forget()
         self._urgent.set()
         self._dirty.set()
         async with asyncio.TaskGroup() as tasks:
@@ -129,46 +133,33 @@ class Publisher:
         for item in listed.items:
             await self._client.delete_slice(item)
         self._now_published(())
-        self._worked()
+        self._retry.works()
         found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
-        self._once(
+        refused = (
             f"Kubernetes {found} is refused, no GPU is published: its scheduler checks the capacity of the wrong device, "
-            f"and claims for several GPUs can crash it. Upgrade the cluster to {oldest} or newer",
-            withdrawn=len(listed.items),
+            f"and claims for several GPUs can crash it. Upgrade the cluster to {oldest} or newer"
         )
+        if self._refused.is_new(refused):
+            log.error(refused, withdrawn=len(listed.items))
         await self._sleep(RECHECK * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
 
     async def _follow(self, since: str, version: tuple[int, int]) -> None:
-        while True:
-            started = self._clock()
-            async with aclosing(self._client.watch_slices(self._driver, self._node, since)) as events:
-                async for event in events:
-                    since = event.object["metadata"]["resourceVersion"]
-                    if self._is_news(event):
-                        self._dirty.set()
-            if self._clock() - started < _SHORTEST_WATCH:
-                await self._sleep(_SHORTEST_WATCH)
-            # A watch that ended may mean that the server was replaced.
+        def watch(since: str) -> AsyncGenerator[Event]:
+            return self._client.watch_slices(self._driver, self._node, since)
+
+        def take(event: Event) -> None:
+            if self._observed.take(event):
+                if event.type == "DELETED":
+                    # Garbage collection takes our slices when the Node object was replaced: look at its UID again.
+                    self._owner = None
+                self._dirty.set()
+
+        async def ended(_lasted: bool) -> None:
+            # It may mean that the server was replaced.
             if await self._client.server_version() != version:
                 raise ApiExpired("the API server has another version now: starting over")
 
-    def _is_news(self, event: Event) -> bool:
-        """Take an event into what we know; False for bookmarks and for the echo of our own writes."""
-        if event.type == "BOOKMARK":
-            return False
-        name, theirs = event.object["metadata"]["name"], event.object["metadata"]
-        ours = self._observed.get(name, {}).get("metadata", {})
-        if event.type == "DELETED":
-            if ours.get("uid") != theirs["uid"]:
-                return False
-            del self._observed[name]
-            # Garbage collection takes our slices when the Node object was replaced: look at its UID again.
-            self._owner = None
-            return True
-        if ours.get("uid") == theirs["uid"] and int(ours["resourceVersion"]) >= int(theirs["resourceVersion"]):
-            return False
-        self._observed[name] = event.object
-        return True
+        await follow(watch, since, take, ended, sleep=self._sleep, clock=self._clock)
 
     async def _keep(self) -> None:
         while True:
@@ -181,7 +172,7 @@ class Publisher:
             self._urgent.clear()
             self._dirty.clear()
             writes = await self._sync()
-            self._worked()
+            self._retry.works()
             if repair and writes:
                 self._last_repair = self._clock()
                 self._repairs.grow()
@@ -202,8 +193,8 @@ class Publisher:
         parts = [] if offered is None else split(offered)
         if parts and self._owner is None:
             self._owner = await self._node_uid()
-        desired = [self._as_accepted(index, part) for index, part in enumerate(parts)]
-        writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.values())
+        desired = [self._accepted.devices(index, part) for index, part in enumerate(parts)]
+        writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.all())
         for write in writes:
             await self._write(write)
         self._now_published(tuple((self._node, device["name"]) for device in offered or ()))
@@ -220,42 +211,15 @@ class Publisher:
             self._republished.set()
             self._republished = asyncio.Event()
 
-    def _as_accepted(self, index: int, sent: list[Device]) -> list[Device]:
-        """What the server made of these devices last time, if it dropped something."""
-        before, accepted = self._accepted.get(index, (None, sent))
-        return accepted if before == sent else sent
-
     async def _write(self, write: Write) -> None:
         if write.verb == "delete":
             await self._client.delete_slice(write.slice)
-            self._observed.pop(write.slice["metadata"]["name"], None)
+            self._observed.deleted(write.slice)
             return
         send = self._client.create_slice if write.verb == "create" else self._client.update_slice
         stored = await send(write.slice)
-        self._observed[stored["metadata"]["name"]] = stored
-        sent, got = write.slice["spec"]["devices"], stored["spec"].get("devices", [])
-        dropped = differences(sent, got)
-        if dropped:
-            self._tell_dropped(dropped)
-            # From now on what the server keeps is right, or we would write the same again and again.
-            index = int(stored["metadata"]["name"].partition("-")[0], 16)
-            self._accepted[index] = (sent, got)
-
-    def _tell_dropped(self, fields: list[str]) -> None:
-        for gate, marks in (
-            ("DRAConsumableCapacity", ("allowMultipleAllocations", "requestPolicy")),
-            ("DRADeviceTaints", ("taints",)),
-        ):
-            ours = [field for field in fields if any(mark in field for mark in marks)]
-            fields = [field for field in fields if field not in ours]
-            if ours:
-                self._once(
-                    f"The API server dropped fields of our devices: its feature gate {gate} is off. Turn it on in "
-                    "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet; GPUs are published without them",
-                    fields=ours,
-                )
-        if fields:
-            self._once("The API server changed fields of our devices, is there a webhook that does?", fields=fields)
+        self._observed.wrote(stored)
+        self._accepted.note(write.slice, stored)
 
     async def _node_uid(self) -> str:
         try:
@@ -265,29 +229,6 @@ class Publisher:
                 f"node {self._node} does not exist in the cluster, so its GPUs can't be published: check --node-name, "
                 f"or wait until the kubelet has registered it ({error})"
             ) from error
-
-    async def _back_off(self, error: ApiError) -> None:
-        wait = self._errors.delay * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        if isinstance(error, ApiUnavailable) and error.retry_after is not None:
-            wait = max(wait, min(error.retry_after, _LONGEST_RETRY_AFTER))
-        self._errors.grow()
-        if isinstance(error, ApiExpired):
-            log.debug("Listing ResourceSlices again", reason=str(error))
-        elif str(error) != self._last_error:
-            self._last_error = str(error)
-            log.warning("ResourceSlices can't be published; trying again", error=str(error))
-        await self._sleep(wait)
-
-    def _worked(self) -> None:
-        self._errors.reset()
-        if self._last_error:
-            self._last_error = ""
-            log.info("ResourceSlices can be published again")
-
-    def _once(self, event: str, **facts: object) -> None:
-        if event not in self._told:
-            self._told.add(event)
-            log.error(event, **facts)
 
 
 def _first(errors: BaseExceptionGroup[ApiError]) -> ApiError:

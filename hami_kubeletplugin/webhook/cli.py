@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.webhook_settings import Certificates, Conversion, WebhookSettings
 from hami_kubeletplugin.observe.log import configure
 from hami_kubeletplugin.program import given_only, options, program, run_program
@@ -45,7 +46,7 @@ def convert(
         ),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(envvar="KUBECONFIG", help="The cluster to ask; only if there is a percentage.")
+        Path | None, typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask; only if there is a percentage.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say on stderr what each line became, and what can't be kept.")
@@ -77,7 +78,7 @@ def convert(
 def certs(
     *,
     kubeconfig: Annotated[
-        Path | None, typer.Option(envvar="KUBECONFIG", help="The cluster to ask. Default: as a pod in the cluster.")
+        Path | None, typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask. Default: as a pod in the cluster.")
     ] = None,
     output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="For people or for programs.")] = (
         "table"
@@ -120,4 +121,4 @@ def certs(
 
 def main() -> NoReturn:
     """Entry point. Exit 0, or 1 with one line on stderr that says what to mend."""
-    run_program(app, "hami-webhook")
+    run_program(app, names.WEBHOOK)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiDenied, ApiError, ApiUnavailable, ReviewError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.observe.log import get_logger
@@ -179,7 +180,5 @@ def _object(review: Review, expected: Collection[tuple[str, str, str]], where: s
 
 
 def _name(obj: Mapping[str, Any]) -> str:
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, Mapping):
-        return ""
+    metadata = fields.mapping(obj.get("metadata"))
     return str(metadata.get("name") or metadata.get("generateName") or "")[:253]

@@ -8,12 +8,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from hami_kubeletplugin.api.errors import CertificateError
+from hami_kubeletplugin.api.names import TRUSTED_SINCE
 from hami_kubeletplugin.kube.client import Object
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair, read_key_pair
 from hami_kubeletplugin.webhook.certificate.rotation_step import Configuration, Content
 
-TRUSTED_SINCE: Final = "gpu.hami.io/trusted-since"
-"""Annotation: RFC 3339, since when both configurations have listed everything in here."""
 _CURRENT: Final = ("tls.crt", "tls.key")
 _NEXT: Final = ("next.crt", "next.key")
 

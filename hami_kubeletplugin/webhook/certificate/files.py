@@ -10,6 +10,7 @@ from typing import Final
 
 from hami_kubeletplugin.api.errors import CertificateError
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair, install, read_files, server_context
 
 INTERVAL: Final = 10.0
@@ -34,7 +35,7 @@ class CertificateFiles:
         self._serving: KeyPair | None = None
         self._context: ssl.SSLContext | None = None
         self._stamp: _Stamp | None = None
-        self._refused = ""
+        self._told = Once[Path]()
         self._log = get_logger()
 
     @property
@@ -68,11 +69,11 @@ class CertificateFiles:
                 return
             stamp, pair = await asyncio.to_thread(self._read)
         except CertificateError as error:
-            if str(error) != self._refused:
-                self._refused = str(error)
+            if self._told.is_new(self._cert, str(error)):
                 self._log.error("changed certificate is not used", error=str(error), expires_at=str(self.expires_at))
             return
-        self._stamp, self._refused = stamp, ""
+        self._stamp = stamp
+        self._told.ended(self._cert)
         if pair != self._serving:
             install(pair, self._context)
             self._serving = pair

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import CertificateError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 LIFETIME: Final = timedelta(days=90)
 BACKDATED: Final = timedelta(hours=1)
 """A new certificate is valid since then, for API servers whose clock is behind."""
-_NAME: Final = "hami-webhook"
 """Subject of ours; who is meant is in the subjectAltName, as this has at most 64 letters."""
 _BLOCK: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -76,7 +76,7 @@ def make(hosts: Collection[str], now: datetime) -> KeyPair:
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names.WEBHOOK)])
     key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     certificate = (
         x509.CertificateBuilder()

@@ -27,6 +27,7 @@ from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
 from hami_kubeletplugin.kube.client import Object
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.webhook.certificate import api_objects, rotation_step
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair, install, server_context
 from hami_kubeletplugin.webhook.certificate.rotation_step import Configuration, Content, Publish, Serve, Store, View
@@ -79,7 +80,7 @@ class Rotation:
         self._serving: KeyPair | None = None
         self._stored = Content()
         self._context: ssl.SSLContext | None = None
-        self._missing: set[str] = set()
+        self._told = Once[str]()
         self._log = get_logger()
 
     @property
@@ -115,22 +116,22 @@ class Rotation:
     async def run(self) -> None:
         """Renew and publish for ever. What fails is logged, and tried again."""
         wait = Backoff(2, INTERVAL)
-        delay, told = INTERVAL, ""
+        delay = INTERVAL
         while True:
             await self._sleep(delay * random.uniform(0.8, 1.0))  # noqa: S311 - spreads replicas
             try:
                 await self.check()
             except (ApiError, CertificateError) as error:
-                if str(error) != told:
-                    told = str(error)
+                if self._told.is_new(self._where, str(error)):
                     self._log.error(
-                        "certificate can't be kept; trying again", error=told, expires_at=str(self.expires_at)
+                        "certificate can't be kept; trying again", error=str(error), expires_at=str(self.expires_at)
                     )
                 delay = wait.delay
                 wait.grow()
             else:
                 wait.reset()
-                delay, told = INTERVAL, ""
+                delay = INTERVAL
+                self._told.ended(self._where)
 
     async def check(self, *, renew: bool = False) -> None:
         """Look once, and do all that can be done now.
@@ -172,15 +173,14 @@ class Rotation:
         try:
             obj = await self._api.get_configuration(resource, self._settings.configuration)
         except ApiNotFound:
-            if resource not in self._missing:
-                self._missing.add(resource)
+            if self._told.is_new(resource):
                 self._log.warning(
                     "configuration is missing, so nobody calls this webhook by it; apply webhook.yaml",
                     resource=resource,
                     name=self._settings.configuration,
                 )
             return None
-        self._missing.discard(resource)
+        self._told.ended(resource)
         return api_objects.read_configuration(resource, obj)
 
     async def _take(self, step: rotation_step.Step, secret: Object | None) -> None:

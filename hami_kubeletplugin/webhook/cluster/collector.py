@@ -16,18 +16,18 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn
 
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import ApiConflict, ApiError, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.kube.client import Object
-from hami_kubeletplugin.kube.informer import Sleep
+from hami_kubeletplugin.kube.retry import Sleep
 from hami_kubeletplugin.kube.template_api import TEMPLATES, Namespaced, TemplateClient
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.webhook.cluster.templates import is_ours, last_used, utc_now
-from hami_kubeletplugin.webhook.conversion.template import PREFIX
 
 log = get_logger()
 
-LEASE: Final = "hami-webhook-collector"
 USERS: Final[Mapping[Namespaced, tuple[str, ...]]] = {
     Namespaced("pods"): ("spec",),
     Namespaced("deployments", "apps"): ("spec", "template", "spec"),
@@ -67,7 +67,7 @@ class Collector:
         self._lifetime = timedelta(seconds=settings.template_lifetime)
         self._now, self._count, self._sleep = now, count, sleep
         self._identity = identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._told: set[str] = set()
+        self._told = Once[str]()
 
     async def run(self) -> NoReturn:
         """Collect in each interval, if this replica is the one to, until cancelled."""
@@ -86,7 +86,7 @@ class Collector:
             ApiError: It can't be had.
         """
         try:
-            lease = await self._client.get_lease(self._namespace, LEASE)
+            lease = await self._client.get_lease(self._namespace, names.COLLECTOR_LEASE)
         except ApiNotFound:
             lease = None
         try:
@@ -136,7 +136,11 @@ class Collector:
 
     def _is_old(self, template: Object) -> bool:
         metadata = template["metadata"]
-        if not metadata["name"].startswith(PREFIX) or not is_ours(template) or "deletionTimestamp" in metadata:
+        if (
+            not metadata["name"].startswith(names.TEMPLATE_PREFIX)
+            or not is_ours(template)
+            or "deletionTimestamp" in metadata
+        ):
             return False
         used = last_used(template) or datetime.fromisoformat(metadata["creationTimestamp"])
         return self._now() - used > self._lifetime
@@ -166,24 +170,18 @@ class Collector:
 
     def _tell(self, error: ApiError, event: str, **where: str) -> None:
         """Rights that are missing, which they stay until somebody acts, are told once, and not for each namespace."""
-        if isinstance(error, ApiForbidden):
-            what_to_allow = str(error).rpartition("; ")[2]
-            if what_to_allow in self._told:
-                return
-            self._told.add(what_to_allow)
-        log.warning(event, error=str(error), **where)
+        what_to_allow = str(error).rpartition("; ")[2]
+        if not isinstance(error, ApiForbidden) or self._told.is_new(what_to_allow):
+            log.warning(event, error=str(error), **where)
 
 
 def _lease(namespace: str) -> Object:
-    metadata = {"namespace": namespace, "name": LEASE}
+    metadata = {"namespace": namespace, "name": names.COLLECTOR_LEASE}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
 
 
 def _used(objects: Iterable[Object], path: Iterable[str]) -> Iterator[Any]:
     """The templates that these pods, or their templates, name."""
     for obj in objects:
-        spec: Any = obj
-        for field in path:
-            spec = spec.get(field) or {}
-        for claim in spec.get("resourceClaims") or ():
+        for _, claim in fields.mappings(fields.at(obj, *path, "resourceClaims")):
             yield claim.get("resourceClaimTemplateName")

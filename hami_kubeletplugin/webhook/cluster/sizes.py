@@ -1,10 +1,10 @@
 """Which kinds of GPU the cluster has, from the ResourceSlices of our driver on all nodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.kube.client import Event, Object
 from hami_kubeletplugin.kube.informer import list_and_watch
@@ -89,31 +89,24 @@ def _seen(slice_: Object) -> _Seen:
 
 
 def _shared_devices(slice_: Object) -> Iterator[Any]:
-    devices = _at(slice_, "spec", "devices")
-    for device in devices if isinstance(devices, list) else ():
-        if _at(device, "allowMultipleAllocations") is True:
+    for device in fields.sequence(fields.at(slice_, "spec", "devices")):
+        if fields.at(device, "allowMultipleAllocations") is True:
             yield device
 
 
 def _model(device: Any) -> str:
-    return str(_at(device, "attributes", "productName", "string") or "")
+    return str(fields.at(device, "attributes", names.PRODUCT_NAME, "string") or "")
 
 
 def _memory_mib(device: Any) -> int | None:
     """None also for what isn't whole MiB, which we don't publish and no selector would find."""
-    memory = _whole(_at(device, "capacity", names.MEMORY, "value"))
+    memory = _whole(fields.at(device, "capacity", names.MEMORY, "value"))
     return memory // names.MIB if memory and memory % names.MIB == 0 else None
 
 
 def _smallest_share(device: Any) -> int | None:
-    values = _at(device, "capacity", names.SHARES, "requestPolicy", "validValues")
-    return _whole(values[0]) if isinstance(values, list) and values else None
-
-
-def _at(value: Any, *path: str) -> Any:
-    for field in path:
-        value = value.get(field) if isinstance(value, Mapping) else None
-    return value
+    values = fields.sequence(fields.at(device, "capacity", names.SHARES, "requestPolicy", "validValues"))
+    return _whole(values[0]) if values else None
 
 
 def _whole(text: Any) -> int | None:

@@ -13,14 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
 from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiError, ApiNotFound
+from hami_kubeletplugin.api.names import LAST_USED, TEMPLATE_PREFIX
 from hami_kubeletplugin.kube.client import Event, Object
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import Listed
 from hami_kubeletplugin.kube.template_api import TemplateClient, key_of
-from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, PREFIX, Template
+from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, Template
 
-LAST_USED: Final = "gpu.hami.io/last-used"
-"""Annotation of our templates: RFC 3339, seconds, UTC."""
 STAMP_EVERY: Final = timedelta(hours=1)
 """A stamp that is younger is good enough. No template is collected at less than twice that age (template_lifetime)."""
 _TRIES: Final = 4
@@ -99,7 +98,7 @@ class Templates:
         """Follow the cluster's templates until cancelled."""
         client = self._client
         await list_and_watch(
-            "ResourceClaimTemplates", lambda: client.list_templates(PREFIX), client.watch_templates, self
+            "ResourceClaimTemplates", lambda: client.list_templates(TEMPLATE_PREFIX), client.watch_templates, self
         )
 
     async def ensure(self, namespace: str, templates: Sequence[Template], *, dry_run: bool) -> None:
@@ -141,7 +140,7 @@ class Templates:
     def take(self, event: Event) -> None:
         """Take an event of the watch in."""
         self._seen = int(event.object["metadata"]["resourceVersion"])
-        if event.type == "BOOKMARK" or not event.object["metadata"]["name"].startswith(PREFIX):
+        if event.type == "BOOKMARK" or not event.object["metadata"]["name"].startswith(TEMPLATE_PREFIX):
             return
         place = key_of(event.object)
         known = self._known.get(place)
@@ -262,7 +261,7 @@ def _digest(spec: Any) -> bytes:
 
 
 def _is_interesting(obj: Mapping[str, Any]) -> bool:
-    return obj["metadata"]["name"].startswith(PREFIX) and not _is_leaving(obj)
+    return obj["metadata"]["name"].startswith(TEMPLATE_PREFIX) and not _is_leaving(obj)
 
 
 def _is_leaving(obj: Mapping[str, Any]) -> bool:

@@ -9,22 +9,27 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hami_kubeletplugin.api.errors import AdmissionError
-from hami_kubeletplugin.api.names import NUMA_NODE, PCIE_ROOT
+from hami_kubeletplugin.api.names import (
+    EXCLUSIVE,
+    GPU_POLICY,
+    NODE_POLICY,
+    NOUSE_TYPE,
+    NOUSE_UUID,
+    NUMA_BIND,
+    NUMA_NODE,
+    NVLINK_GROUP,
+    PCIE_ROOT,
+    SAME_NVLINK,
+    SAME_PCIE_ROOT,
+    SCORING_WEIGHTS,
+    USE_TYPE,
+    USE_UUID,
+    UUID,
+    VGPU_MODE,
+    qualified,
+)
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.webhook.conversion import cel
-
-USE_UUID: Final = "nvidia.com/use-gpuuuid"
-NOUSE_UUID: Final = "nvidia.com/nouse-gpuuuid"
-USE_TYPE: Final = "nvidia.com/use-gputype"
-NOUSE_TYPE: Final = "nvidia.com/nouse-gputype"
-NUMA_BIND: Final = "nvidia.com/numa-bind"
-VGPU_MODE: Final = "nvidia.com/vgpu-mode"
-GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
-NODE_POLICY: Final = "hami.io/node-scheduler-policy"
-SCORING_WEIGHTS: Final = "hami.io/device-scoring-weights"
-SAME_PCIE_ROOT: Final = "gpu.hami.io/same-pcie-root"
-SAME_NVLINK: Final = "gpu.hami.io/same-nvlink"
-EXCLUSIVE: Final = "gpu.hami.io/exclusive"
 
 OUR_MODE: Final = "hami-core"
 """What HAMi calls the way in which all of our devices are shared."""
@@ -37,9 +42,9 @@ _FALSE: Final = {"0", "f", "F", "FALSE", "false", "False"}
 _POLICIES: Final[Mapping[str, str]] = {
     "binpack": "",
     "mutex": "",
-    "spread": "GPUs of a node are filled one after the other; to have one alone set gpu.hami.io/exclusive",
-    "topology-aware": "to have GPUs joined by NVLink set gpu.hami.io/same-nvlink",
-    "numa": "to have GPUs of one NUMA node set nvidia.com/numa-bind",
+    "spread": f"GPUs of a node are filled one after the other; to have one alone set {EXCLUSIVE}",
+    "topology-aware": f"to have GPUs joined by NVLink set {SAME_NVLINK}",
+    "numa": f"to have GPUs of one NUMA node set {NUMA_BIND}",
 }
 """HAMi's GPU policies, and for those that DRA can't express what to use instead."""
 
@@ -69,8 +74,8 @@ class Selection:
     def expressions(self, driver: str) -> tuple[str, ...]:
         """The CEL expressions that a device has to satisfy, all of them."""
         made = (
-            cel.one_of(driver, "uuid", self.uuids) if self.uuids else "",
-            cel.one_of(driver, "uuid", self.not_uuids, wanted=False) if self.not_uuids else "",
+            cel.one_of(driver, UUID, self.uuids) if self.uuids else "",
+            cel.one_of(driver, UUID, self.not_uuids, wanted=False) if self.not_uuids else "",
             cel.model_contains(driver, self.types) if self.types else "",
             cel.model_contains(driver, self.not_types, wanted=False) if self.not_types else "",
         )
@@ -113,7 +118,7 @@ def read_annotations(annotations: Mapping[str, Any], where: str, driver: str) ->
     same = {
         NUMA_NODE: read.flag(NUMA_BIND),
         PCIE_ROOT: read.flag(SAME_PCIE_ROOT),
-        f"{driver}/nvlinkGroup": read.flag(SAME_NVLINK),
+        qualified(driver, NVLINK_GROUP): read.flag(SAME_NVLINK),
     }
     found = Selection(
         uuids=read.words(USE_UUID),

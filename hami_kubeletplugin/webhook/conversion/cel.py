@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from hami_kubeletplugin.api import names
+
 LONGEST: Final = 10 * 1024
 """Characters of one expression (resource.k8s.io CELSelectorExpressionMaxLength)."""
 
@@ -32,16 +34,16 @@ def model_contains(driver: str, parts: Sequence[str], *, wanted: bool = True) ->
 
     HAMi puts `NVIDIA-` before names that don't start with NVIDIA (register.go:170), so `nvidia` finds a "Tesla P4" too.
     """
-    name = _attribute(driver, "productName")
+    name = _attribute(driver, names.PRODUCT_NAME)
     model = f'({name}.startsWith({_BRAND}) ? {name} : "NVIDIA-" + {name}).lowerAscii()'
     test = f"[{_listed(map(lower_ascii, parts))}].exists(part, {model}.contains(part))"
-    return _guarded(driver, "productName", test if wanted else f"!{test}")
+    return _guarded(driver, names.PRODUCT_NAME, test if wanted else f"!{test}")
 
 
 def memory_is(driver: str, mib: int) -> str:
     """True for devices that publish just this much memory."""
     domain = f"device.capacity[{string(driver)}]"
-    return f'"memory" in {domain} && {domain}.memory.compareTo(quantity("{mib}Mi")) == 0'
+    return f'{string(names.MEMORY)} in {domain} && {domain}.{names.MEMORY}.compareTo(quantity("{mib}Mi")) == 0'
 
 
 def _guarded(driver: str, attribute: str, test: str) -> str:

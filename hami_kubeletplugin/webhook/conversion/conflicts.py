@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.hamicore.contract import (
@@ -24,18 +25,18 @@ from hami_kubeletplugin.webhook.conversion.demand import Container
 _WINS: Final = "has no effect: the driver's own value wins"
 _CLAIM: Final = "has no effect: the limit is that of the container's claim"
 _VARIABLES: Final[Mapping[str, str]] = {
-    "CUDA_VISIBLE_DEVICES": f"{_WINS}, and the claim's GPUs are numbered 0, 1, ...",
-    "CUDA_DEVICE_ORDER": f"{_WINS}, PCI_BUS_ID, by which the limits are numbered",
-    "NVIDIA_VISIBLE_DEVICES": f"{_WINS}, and the container has the GPUs of its claim and no others",
-    "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{_WINS}, the path of HAMi-core's region",
-    "CUDA_REDIRECT": f"{_WINS}, the path of HAMi-core's library",
-    "CUDA_DISABLE_CONTROL": "has no effect: the limit stays. For monitoring there are claims with adminAccess",
-    "LD_PRELOAD": (
+    names.CUDA_VISIBLE_DEVICES: f"{_WINS}, and the claim's GPUs are numbered 0, 1, ...",
+    names.CUDA_DEVICE_ORDER: f"{_WINS}, PCI_BUS_ID, by which the limits are numbered",
+    names.NVIDIA_VISIBLE_DEVICES: f"{_WINS}, and the container has the GPUs of its claim and no others",
+    names.CUDA_DEVICE_MEMORY_SHARED_CACHE: f"{_WINS}, the path of HAMi-core's region",
+    names.CUDA_REDIRECT: f"{_WINS}, the path of HAMi-core's library",
+    names.CUDA_DISABLE_CONTROL: "has no effect: the limit stays. For monitoring there are claims with adminAccess",
+    names.LD_PRELOAD: (
         "names what is loaded before HAMi-core: an allocator does no harm, but with a library that has functions of CUDA, or "
         "dlsym, the limit does not hold"
     ),
 }
-_BY_START: Final[Mapping[str, str]] = {"CUDA_DEVICE_MEMORY_LIMIT": _CLAIM, "CUDA_DEVICE_SM_LIMIT": _CLAIM}
+_BY_START: Final[Mapping[str, str]] = {names.CUDA_DEVICE_MEMORY_LIMIT: _CLAIM, names.CUDA_DEVICE_SM_LIMIT: _CLAIM}
 
 _FILES: Final = tuple(map(PurePosixPath, (CONTAINER_PRELOAD, CONTAINER_LIBRARY, CONTAINER_REGION)))
 _FOLDERS: Final = tuple(map(PurePosixPath, (CONTAINER_LOCK_DIR, CONTAINER_CACHE_DIR)))
@@ -57,7 +58,7 @@ def conflicts(container: Container, where: str) -> tuple[str, ...]:
 
 
 def _variables(container: Container, where: str) -> Iterator[str]:
-    for number, variable in _each(container, "env"):
+    for number, variable in fields.mappings(container.get("env")):
         name = str(variable.get("name"))
         effect = _VARIABLES.get(name) or next((_BY_START[start] for start in _BY_START if name.startswith(start)), None)
         if effect:
@@ -65,10 +66,10 @@ def _variables(container: Container, where: str) -> Iterator[str]:
 
 
 def _volumes(container: Container, where: str) -> Iterator[str]:
-    for number, mount in _each(container, "volumeMounts"):
+    for number, mount in fields.mappings(container.get("volumeMounts")):
         if warning := _mount(mount.get("mountPath"), f"{where}.volumeMounts[{number}].mountPath"):
             yield warning
-    for number, device in _each(container, "volumeDevices"):
+    for number, device in fields.mappings(container.get("volumeDevices")):
         path = _path(device.get("devicePath"))
         if path == _OVERRIDES or any(_covers(path, own) or _covers(own, path) for own in _OURS):
             raise AdmissionError(
@@ -116,10 +117,3 @@ def _path(given: Any) -> PurePosixPath | None:
         elif part not in {"", "."}:
             parts.append(part)
     return PurePosixPath("/", *parts)
-
-
-def _each(container: Container, name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The objects of a list; what is none of both is for the API server to refuse."""
-    found = container.get(name)
-    if isinstance(found, list | tuple):
-        yield from ((number, one) for number, one in enumerate(found) if isinstance(one, Mapping))

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
@@ -24,7 +25,6 @@ Pod = Mapping[str, Any]
 Operation = dict[str, Any]
 """One operation of a JSON patch."""
 
-IGNORE_LABEL: Final = "hami.io/webhook"
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 MOST_CONTAINERS: Final = 256
@@ -95,8 +95,8 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     Raises:
         AdmissionError: The pod can't be converted so that it keeps its meaning.
     """
-    metadata, spec = _mapping(pod, "metadata", where), _mapping(pod, "spec", where)
-    if _mapping(metadata, "labels", f"{where}metadata.").get(IGNORE_LABEL) == IGNORE:
+    metadata, spec = (fields.checked_mapping(pod.get(name), f"{where}{name}") for name in ("metadata", "spec"))
+    if fields.checked_mapping(metadata.get("labels"), f"{where}metadata.labels").get(names.IGNORE_LABEL) == IGNORE:
         return Converted()
     places = list(_places(spec, where))
     asking = _asking(places, rules, where)
@@ -106,7 +106,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         raise AdmissionError(
             f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_CONTAINERS} of a pod can: make more pods of it"
         )
-    annotations = _mapping(metadata, "annotations", f"{where}metadata.")
+    annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
     holders = []
     made: dict[Demand, Template] = {}
@@ -142,7 +142,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
 
 def names_ours(pod: Pod, rules: Conversion) -> bool:
     """Whether a container of this pod names one of our resources."""
-    return bool(_asking(list(_places(_mapping(pod, "spec", ""), "")), rules, ""))
+    return bool(_asking(list(_places(fields.checked_mapping(pod.get("spec"), "spec"), "")), rules, ""))
 
 
 def _asking(
@@ -155,8 +155,7 @@ def _refuse(
     spec: Mapping[str, Any], places: Sequence[tuple[ContainerPath, Container]], holders: Sequence[_Holder], where: str
 ) -> None:
     for place, container in places:
-        context = container.get("securityContext")
-        if isinstance(context, Mapping) and context.get("privileged") is True:
+        if fields.at(container, "securityContext", "privileged") is True:
             raise AdmissionError(
                 f"{where}spec.{place.list}[{place.number}].securityContext.privileged: a privileged container sees every GPU of "
                 f"its node, so no limit would hold; take it out of this pod, or ask for no GPU in {_named(holders)}"
@@ -177,13 +176,14 @@ def _uses(spec: Mapping[str, Any], holders: Sequence[_Holder], where: str) -> tu
 
     They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
     """
-    existing = _list(spec, "resourceClaims", f"{where}spec.")
-    taken = {str(claim.get("name")) for claim in existing if isinstance(claim, Mapping)}
+    existing = fields.checked_sequence(spec.get("resourceClaims"), f"{where}spec.resourceClaims")
+    taken = {str(claim.get("name")) for _, claim in fields.mappings(existing)}
     uses: dict[ContainerPath, ContainerClaim] = {}
     shared: dict[tuple[str, str], str] = {}
     for holder in sorted(holders, key=_runs_to_its_end):
-        path = f"{where}spec.{holder.place.list}[{holder.place.number}].resources."
-        key = holder.template.name, json.dumps(_list(holder.container["resources"], "claims", path), sort_keys=True)
+        path = f"{where}spec.{holder.place.list}[{holder.place.number}].resources.claims"
+        had = fields.checked_sequence(holder.container["resources"].get("claims"), path)
+        key = holder.template.name, json.dumps(had, sort_keys=True)
         claim = shared.get(key) if _runs_to_its_end(holder) else None
         if claim is None:
             claim = _claim_name(str(holder.container.get("name")), taken)
@@ -260,25 +260,7 @@ def _amounts(place: ContainerPath, container: Container, rules: Conversion, wher
 def _places(spec: Mapping[str, Any], where: str) -> Iterator[tuple[ContainerPath, Container]]:
     """Containers in the order in which they start. Ephemeral ones can have no resources."""
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(_list(spec, kind, f"{where}spec.")):
+        for index, container in enumerate(fields.checked_sequence(spec.get(kind), f"{where}spec.{kind}")):
             if not isinstance(container, Mapping):
                 raise AdmissionError(f"{where}spec.{kind}[{index}]: must be an object")
             yield ContainerPath(kind, index), container
-
-
-def _mapping(parent: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
-    value = parent.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise AdmissionError(f"{where}{name}: must be an object")
-    return value
-
-
-def _list(parent: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
-    value = parent.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise AdmissionError(f"{where}{name}: must be a list")
-    return value

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
-from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER, MIB
+from hami_kubeletplugin.api.names import CUDA_TASK_PRIORITY, GPU_CORE_UTILIZATION_POLICY, MAX_GPUS_PER_CONTAINER, MIB
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
@@ -22,8 +23,6 @@ Container = Mapping[str, Any]
 _MAX_INT32: Final = 2**31 - 1
 _PRIORITIES: Final[Mapping[int, Priority]] = {0: "high", 1: "low"}
 _POLICIES: Final[Mapping[str, CorePolicy]] = {"default": "default", "force": "force", "disable": "disable"}
-_PRIORITY_VARIABLE: Final = "CUDA_TASK_PRIORITY"
-_POLICY_VARIABLE: Final = "GPU_CORE_UTILIZATION_POLICY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +106,10 @@ class Amounts:
 
     def __init__(self, container: Container, where: str, rules: Conversion) -> None:
         self._rules = rules
-        resources = _object(container.get("resources"), f"{where}.resources")
+        resources = fields.checked_mapping(container.get("resources"), f"{where}.resources", show=True)
         self._lists = [
-            (f"{where}.resources.{kind}", _object(resources.get(kind), f"{where}.resources.{kind}"))
-            for kind in ("limits", "requests")
+            (path, fields.checked_mapping(resources.get(kind), path, show=True))
+            for kind, path in ((kind, f"{where}.resources.{kind}") for kind in ("limits", "requests"))
         ]
 
     def names(self) -> Iterator[str]:
@@ -161,32 +160,24 @@ def _config(
     container: Container, where: str, priority: Priority | None, rules: Conversion, notes: list[str]
 ) -> dict[str, Any]:
     """What HAMi's users say by variables goes into the claim: the ones in the container come from the driver then."""
-    env = container.get("env") or ()
-    if not isinstance(env, list | tuple):
-        raise _invalid(f"{where}.env", env, "must be a list")
+    env = fields.checked_sequence(container.get("env") or (), f"{where}.env", show=True)
     variables = {
         variable["name"]: variable.get("value")
-        for variable in env
-        if isinstance(variable, Mapping) and variable.get("name") in (_PRIORITY_VARIABLE, _POLICY_VARIABLE)
+        for _, variable in fields.mappings(env)
+        if variable.get("name") in (CUDA_TASK_PRIORITY, GPU_CORE_UTILIZATION_POLICY)
     }
     policy: CorePolicy | None = None if rules.gpu_core_policy == "default" else rules.gpu_core_policy
-    if (said := variables.get(_POLICY_VARIABLE)) is not None:
+    if (said := variables.get(GPU_CORE_UTILIZATION_POLICY)) is not None:
         policy = _POLICIES.get(str(said), policy)
         if str(said) not in _POLICIES:
-            notes.append(f"{where}.env: {_POLICY_VARIABLE}={quoted(said)} is ignored; known are {', '.join(_POLICIES)}")
-    if priority is None and (said := variables.get(_PRIORITY_VARIABLE)) is not None:
+            notes.append(
+                f"{where}.env: {GPU_CORE_UTILIZATION_POLICY}={quoted(said)} is ignored; known are {', '.join(_POLICIES)}"
+            )
+    if priority is None and (said := variables.get(CUDA_TASK_PRIORITY)) is not None:
         priority = _PRIORITIES.get(int(said)) if str(said) in {"0", "1"} else None
         if priority is None:
-            notes.append(f"{where}.env: {_PRIORITY_VARIABLE}={quoted(said)} is ignored; known are 0 (high), 1 (low)")
+            notes.append(f"{where}.env: {CUDA_TASK_PRIORITY}={quoted(said)} is ignored; known are 0 (high), 1 (low)")
     return {"priority": priority, "core_policy": policy}
-
-
-def _object(value: Any, path: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise _invalid(path, value, "must be an object")
-    return value
 
 
 def _number(path: str, value: Any) -> Fraction:

@@ -7,6 +7,7 @@ Kubernetes would refuse what changes nothing: taking them out again makes it the
 from collections.abc import Mapping
 from typing import Any
 
+from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.convert import Operation, Pod, convert, names_ours
@@ -32,12 +33,11 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
         return ()
     template_of = {
         str(claim.get("name")): claim.get("resourceClaimTemplateName")
-        for claim in pod["spec"].get("resourceClaims") or ()
-        if isinstance(claim, Mapping)
+        for _, claim in fields.mappings(pod["spec"].get("resourceClaims"))
     }
     for use in made.claims:
         claims = _claims(pod, use.place.pointer)
-        had = [template_of.get(str(claim.get("name"))) for claim in claims if isinstance(claim, Mapping)]
+        had = [template_of.get(str(claim.get("name"))) for _, claim in fields.mappings(claims)]
         if use.template.name not in had:
             raise AdmissionError(
                 f"spec.{use.place.list}[{use.place.number}].resources: the GPUs of a pod can't change, and this asks for "

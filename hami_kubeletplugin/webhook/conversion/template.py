@@ -22,9 +22,7 @@ Object = dict[str, Any]
 
 API_VERSION: Final = "resource.k8s.io/v1"
 KIND: Final = "ResourceClaimTemplate"
-PREFIX: Final = "hami-gpu-"
-"""Of the names of our templates; what else begins so is not touched unless it also has our label."""
-MANAGED_BY: Final = {"app.kubernetes.io/managed-by": "hami-webhook"}
+MANAGED_BY: Final = {names.MANAGED_BY: names.WEBHOOK}
 """The label of templates that the webhook made, and may remove."""
 ONE_SLOT: Final = 1
 """`shares` of a request that shares its GPU. Rounded up to one slot, whatever size slots have on the node that it gets to."""
@@ -78,7 +76,7 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
     """
     devices: Object = {"requests": _requests(demand, selection, rules, sizes)}
     if demand.gpus > 1:
-        distinct = {"distinctAttribute": f"{rules.driver_name}/uuid"}
+        distinct = {"distinctAttribute": names.qualified(rules.driver_name, names.UUID)}
         same = [{"matchAttribute": attribute} for attribute in selection.same]
         devices["constraints"] = [distinct, *same]
     config = {"corePolicy": demand.core_policy, "priority": demand.priority}
@@ -93,7 +91,7 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
             f"the annotations' lists of GPUs and types, once for each of {demand.gpus} GPUs and each memory size, make a claim "
             f"of {len(canonical)} characters, and Kubernetes takes {LARGEST}: shorten the lists"
         )
-    return Template(PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec)
+    return Template(names.TEMPLATE_PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec)
 
 
 def _request_names(count: int) -> Sequence[str]:
@@ -148,6 +146,6 @@ def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) ->
         listed = ", ".join(map(str, sizes))
         raise AdmissionError(
             f"{what}, and there are more than the {MOST_SIZES} that a claim can list ({listed} MiB): narrow them down with "
-            f"the annotation nvidia.com/use-gputype, or ask for MiB with {rules.resource_memory_name}"
+            f"the annotation {names.USE_TYPE}, or ask for MiB with {rules.resource_memory_name}"
         )
     return sizes

@@ -14,15 +14,14 @@ from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import ConfigError
+from hami_kubeletplugin.api.fields import at, mapping, sequence
 from hami_kubeletplugin.api.gpuconfig import decode
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
 
 _KNOWN: Final = (names.MEMORY, names.CORES, names.SHARES)
-_MOST_SHARERS: Final = 100
-"""The largest deviceSplitCount (api.settings.Sharing)."""
-_POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, _MOST_SHARERS + 1))
+_POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, names.MAX_SHARERS + 1))
 _LONGEST: Final = 32
 """Elements of each list that are looked at. The API server takes no more; who comes from elsewhere must not keep us busy."""
 _ONE_OR_ALL: Final = f'write "1" for one slot, or "{names.SHARES_TOTAL}" for the whole GPU'
@@ -69,27 +68,27 @@ def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) 
         rules: Driver and class.
         slots: The smallest valid `shares` of all published devices; empty if none is published (yet).
     """
-    spec, path = _mapping(obj.get("spec")), "spec"
+    spec, path = mapping(obj.get("spec")), "spec"
     if obj.get("kind") == "ResourceClaimTemplate":
-        spec, path = _mapping(spec.get("spec")), "spec.spec"
-    devices, path = _mapping(spec.get("devices")), f"{path}.devices"
+        spec, path = mapping(spec.get("spec")), "spec.spec"
+    devices, path = mapping(spec.get("devices")), f"{path}.devices"
     problems = list(_config_problems(devices, path, rules.driver_name))
     warnings: list[str] = []
-    constraints = [_mapping(constraint) for constraint in _list(devices.get("constraints"))]
+    constraints = [mapping(constraint) for constraint in _list(devices.get("constraints"))]
     flat = obj.get("apiVersion") == "resource.k8s.io/v1beta1"
     for wish in _wishes(devices, path, rules.device_class, flat=flat):
-        requests = _mapping(_mapping(wish.fields.get("capacity")).get("requests"))
+        requests = mapping(at(wish.fields, "capacity", "requests"))
         for name, written in requests.items():
             problem, warning = _judge(f"{wish.path}.capacity.requests", name, written, slots)
             problems += filter(None, [problem])
             warnings += filter(None, [warning])
-        warnings += filter(None, [_count_warning(wish, constraints, f"{rules.driver_name}/uuid")])
+        warnings += filter(None, [_count_warning(wish, constraints, names.qualified(rules.driver_name, names.UUID))])
     return Verdict(tuple(problems), tuple(warnings))
 
 
 def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iterator[str]:
     for index, entry in enumerate(_list(devices.get("config"))):
-        opaque = _mapping(_mapping(entry).get("opaque"))
+        opaque = mapping(at(entry, "opaque"))
         if opaque.get("driver") == driver:
             try:
                 decode(opaque.get("parameters"), f"{path}.config[{index}].opaque.parameters")
@@ -99,11 +98,11 @@ def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iter
 
 def _wishes(devices: Mapping[str, Any], path: str, device_class: str, *, flat: bool) -> Iterator[_Wish]:
     for index, entry in enumerate(_list(devices.get("requests"))):
-        request, where, name = _mapping(entry), f"{path}.requests[{index}]", str(_mapping(entry).get("name"))
+        request, where, name = mapping(entry), f"{path}.requests[{index}]", str(at(entry, "name"))
         found = [(where, frozenset({name}), request)] if flat else []
         if not flat:
-            found.append((f"{where}.exactly", frozenset({name}), _mapping(request.get("exactly"))))
-        for number, alternative in enumerate(map(_mapping, _list(request.get("firstAvailable")))):
+            found.append((f"{where}.exactly", frozenset({name}), mapping(request.get("exactly"))))
+        for number, alternative in enumerate(map(mapping, _list(request.get("firstAvailable")))):
             called = frozenset({name, f"{name}/{alternative.get('name')}"})
             found.append((f"{where}.firstAvailable[{number}]", called, alternative))
         yield from (_Wish(*wish) for wish in found if wish[2].get("deviceClassName") == device_class)
@@ -178,7 +177,7 @@ def _shares_warning(amount: _Amount, slots: Collection[int]) -> str:
 
 
 def _surely_one_slot(slots: Collection[int]) -> int:
-    return min(slots, default=names.SHARES_TOTAL // _MOST_SHARERS)
+    return min(slots, default=names.SHARES_TOTAL // names.MAX_SHARERS)
 
 
 def _count_warning(wish: _Wish, constraints: Sequence[Mapping[str, Any]], uuid: str) -> str:
@@ -205,9 +204,6 @@ def _covers(constraint: Mapping[str, Any], wish: _Wish, attribute: str) -> bool:
     )
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _list(value: object) -> Sequence[Any]:
-    return value[:_LONGEST] if isinstance(value, list | tuple) else ()
+    """As much of a list as is looked at."""
+    return sequence(value)[:_LONGEST]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from yaml.nodes import Node
 
+from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.convert import Converted, convert
@@ -204,8 +205,7 @@ def _is_pod(value: Mapping[str, Any], field: str) -> bool:
 
 
 def _owner(value: Mapping[str, Any], around: Owner) -> Owner:
-    metadata = value.get("metadata")
-    names = metadata if isinstance(metadata, Mapping) else {}
+    names = fields.mapping(value.get("metadata"))
     namespace = names.get("namespace") or around.namespace
     name = names.get("name") or names.get("generateName") or ""
     return Owner(str(value["kind"]), str(namespace) if namespace else None, str(name))

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
-from hami_kubeletplugin.webhook.conversion import annotations
 from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, ContainerClaim, Converted
 from hami_kubeletplugin.webhook.conversion.demand import Demand
 from hami_kubeletplugin.webhook.offline.documents import Change
@@ -43,11 +42,11 @@ def _container(use: ContainerClaim, container: Mapping[str, Any], rules: Convers
     yield from _memory(said, use, rules)
     yield from _cores(said, use.demand, rules)
     if use.demand.priority:
-        line = said.line(rules.resource_priority_name) or "variable CUDA_TASK_PRIORITY"
+        line = said.line(rules.resource_priority_name) or f"variable {names.CUDA_TASK_PRIORITY}"
         yield f"{line} -> priority {use.demand.priority}, in the claim's GpuConfig"
     if use.demand.core_policy:
-        line = "variable GPU_CORE_UTILIZATION_POLICY"
-        line = line if said.variable("GPU_CORE_UTILIZATION_POLICY") else f"--gpu-core-policy {rules.gpu_core_policy}"
+        variable = names.GPU_CORE_UTILIZATION_POLICY
+        line = f"variable {variable}" if said.variable(variable) else f"--gpu-core-policy {rules.gpu_core_policy}"
         yield f"{line} -> corePolicy {use.demand.core_policy}, in the claim's GpuConfig"
 
 
@@ -57,9 +56,7 @@ class _Said:
     def __init__(self, container: Mapping[str, Any], rules: Conversion) -> None:
         resources = container.get("resources") or {}
         self._amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        self._variables = [
-            variable.get("name") for variable in container.get("env") or () if isinstance(variable, Mapping)
-        ]
+        self._variables = [variable.get("name") for _, variable in fields.mappings(container.get("env"))]
         self.names_size = any(
             name in self._amounts
             for name in (
@@ -147,17 +144,17 @@ def _lifetime(use: ContainerClaim, container: Mapping[str, Any], converted: Conv
 def _pod(change: Change, rules: Conversion) -> Iterator[str]:
     chosen = change.converted.selection
     for name, values, meaning in (
-        (annotations.USE_UUID, chosen.uuids, "only these GPUs"),
-        (annotations.NOUSE_UUID, chosen.not_uuids, "none of these GPUs"),
-        (annotations.USE_TYPE, chosen.types, "only GPUs whose model contains"),
-        (annotations.NOUSE_TYPE, chosen.not_types, "no GPU whose model contains"),
+        (names.USE_UUID, chosen.uuids, "only these GPUs"),
+        (names.NOUSE_UUID, chosen.not_uuids, "none of these GPUs"),
+        (names.USE_TYPE, chosen.types, "only GPUs whose model contains"),
+        (names.NOUSE_TYPE, chosen.not_types, "no GPU whose model contains"),
     ):
         if values:
             yield f"annotation {name} -> {meaning}: {' or '.join(map(quoted, values))}"
     for attribute in chosen.same:
         yield f"annotation for {attribute} -> alike for all GPUs of a container; no effect on containers with one"
     if chosen.exclusive:
-        yield f"annotation {annotations.EXCLUSIVE}, or {annotations.GPU_POLICY}: mutex -> each GPU of this pod has {_ALONE}"
+        yield f"annotation {names.EXCLUSIVE}, or {names.GPU_POLICY}: mutex -> each GPU of this pod has {_ALONE}"
     scheduler = (change.pod.get("spec") or {}).get("schedulerName")
     if not scheduler or scheduler == DEFAULT_SCHEDULER or not change.converted.claims:
         return

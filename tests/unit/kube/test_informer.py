@@ -1,4 +1,4 @@
-"""webhook.follow: list and watch, with waits that the tests steer."""
+"""kube.informer: list and watch, with waits that the tests steer."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +11,7 @@ from hami_kubeletplugin.kube import informer as module
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import Listed
+from hami_kubeletplugin.kube.retry import ERROR_WAIT
 from tests.unit.webhook.cluster.fake_cluster import Clock, cluster, in_background, stored, until
 
 RESOURCE = "resourceclaimtemplates"
@@ -122,7 +123,7 @@ async def test_server_that_is_away() -> None:
             await until(lambda: copy.names == {name(0), name(1)})
             server.put(RESOURCE, stored(2))
             await until(lambda: copy.names == {name(0), name(1), name(2)})
-    first, longest = module.ERROR_WAIT
+    first, longest = ERROR_WAIT
     waits = [wait for wait in clock.slept if wait != module.SHORTEST_WATCH][:12]
     assert first / 2 <= waits[0] <= first
     assert all(longest / 2 <= wait <= longest for wait in waits[8:])
@@ -138,7 +139,7 @@ async def test_retry_after_is_kept_within_reason() -> None:
         server.fail(429, verb="list", times=1, headers={"Retry-After": "900"})
         server.drop_watches()
         await until(lambda: copy.told == ["all", "all"])
-        assert clock.slept[1:3] == [20, module.ERROR_WAIT[1]]
+        assert clock.slept[1:3] == [20, ERROR_WAIT[1]]
 
 
 async def test_list_that_works_and_watch_that_does_not() -> None:
@@ -147,4 +148,4 @@ async def test_list_that_works_and_watch_that_does_not() -> None:
         server.fail(403, verb="watch")
         server.drop_watches()
         await until(lambda: len(clock.slept) > 9)
-        assert min(clock.slept[-2:]) >= module.ERROR_WAIT[1] / 2
+        assert min(clock.slept[-2:]) >= ERROR_WAIT[1] / 2

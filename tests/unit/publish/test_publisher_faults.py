@@ -5,6 +5,7 @@ from structlog.testing import capture_logs
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.kube.retry import ERROR_WAIT
 from hami_kubeletplugin.publish import publisher as module
 from tests.unit.publish.fakes import MANY, TWO, World, gpu, running, until
 
@@ -19,7 +20,7 @@ async def test_server_that_is_away_costs_only_the_wait(world: World) -> None:
         await world.server.up()
         await until(lambda: world.slices and world.slices[0]["spec"] == right)
         await world.quiet()
-    first, longest = module.ERROR_WAIT
+    first, longest = ERROR_WAIT
     waits = [wait for wait in world.time.slept if wait != 1][:12]  # 1 s is the least between two watches
     assert first / 2 <= waits[0] <= first
     assert all(longest / 2 <= wait <= longest for wait in waits[8:])

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from hami_kubeletplugin.api.names import LAST_USED, TEMPLATE_PREFIX
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.template_api import TemplateClient
-from hami_kubeletplugin.webhook.cluster.templates import LAST_USED
-from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, PREFIX, Template
+from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, Template
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -84,7 +84,7 @@ async def in_background(work: Coroutine[Any, Any, Any] | Awaitable[Any]) -> Asyn
 def template(number: int = 0) -> Template:
     """A template; another one for another number."""
     device = {"deviceClassName": "gpu.hami.io", "allocationMode": "ExactCount", "count": number + 1}
-    return Template(f"{PREFIX}{number:020}", {"devices": {"requests": [{"name": "gpu", "exactly": device}]}})
+    return Template(f"{TEMPLATE_PREFIX}{number:020}", {"devices": {"requests": [{"name": "gpu", "exactly": device}]}})
 
 
 def stored(

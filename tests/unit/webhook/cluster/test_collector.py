@@ -9,11 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import ApiUnavailable
+from hami_kubeletplugin.api.names import COLLECTOR_LEASE
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube import template_api
 from hami_kubeletplugin.kube.template_api import TemplateClient
-from hami_kubeletplugin.webhook.cluster.collector import LEASE, Collector
+from hami_kubeletplugin.webhook.cluster.collector import Collector
 from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template, until
 
 RESOURCE = "resourceclaimtemplates"
@@ -212,7 +213,7 @@ async def test_one_replica_collects(world: World) -> None:
     assert await other.elected()
     assert not await world.collector.elected()
     lease = world.server.all("leases")[0]
-    assert (lease["metadata"]["namespace"], lease["metadata"]["name"]) == ("hami-system", LEASE)
+    assert (lease["metadata"]["namespace"], lease["metadata"]["name"]) == ("hami-system", COLLECTOR_LEASE)
     assert lease["spec"] == {
         "holderIdentity": "two",
         "leaseDurationSeconds": 7200,
@@ -239,7 +240,8 @@ async def test_two_want_the_lease_at_once(world: World, *, there: bool) -> None:
 async def test_lease_written_by_hand(world: World, spec: dict[str, Any]) -> None:
     """A Lease without a readable time is free."""
     world.server.put(
-        "leases", {"metadata": {"namespace": "hami-system", "name": LEASE}, "spec": spec | {"holderIdentity": "x"}}
+        "leases",
+        {"metadata": {"namespace": "hami-system", "name": COLLECTOR_LEASE}, "spec": spec | {"holderIdentity": "x"}},
     )
     assert await world.collector.elected()
 

@@ -14,10 +14,11 @@ from hami_kubeletplugin.api.errors import (
     ApiNotFound,
     ApiUnavailable,
 )
+from hami_kubeletplugin.api.names import LAST_USED
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.template_api import TemplateClient
-from hami_kubeletplugin.webhook.cluster.templates import LAST_USED, Templates
+from hami_kubeletplugin.webhook.cluster.templates import Templates
 from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY
 from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template, until
 

@@ -1,0 +1,53 @@
+"""What the API server makes of our devices: one whose feature gates are off drops fields without a word."""
+
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
+from hami_kubeletplugin.publish.devices import Device
+from hami_kubeletplugin.publish.slices import Slice, differences
+
+log = get_logger()
+
+
+class Accepted:
+    """Remembers what the server kept of each slice's devices, so that it is right then and not written again and again."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[list[Device], list[Device]]] = {}
+        self._told = Once[str]()
+
+    def forget(self) -> None:
+        """What was dropped may be kept now, as by a server that was restarted with another gate."""
+        self._kept.clear()
+
+    def devices(self, index: int, wanted: list[Device]) -> list[Device]:
+        """What the server made of these devices when they were sent last as the slice of this index, if it dropped something."""
+        sent, kept = self._kept.get(index, (None, wanted))
+        return kept if sent == wanted else wanted
+
+    def note(self, sent: Slice, stored: Slice) -> None:
+        """Compare a slice with what the server answered, and say once what it dropped."""
+        wanted, kept = sent["spec"]["devices"], stored["spec"].get("devices", [])
+        dropped = differences(wanted, kept)
+        if dropped:
+            self._tell(dropped)
+            self._kept[int(stored["metadata"]["name"].partition("-")[0], 16)] = wanted, kept
+
+    def _tell(self, fields: list[str]) -> None:
+        for gate, marks in (
+            ("DRAConsumableCapacity", ("allowMultipleAllocations", "requestPolicy")),
+            ("DRADeviceTaints", ("taints",)),
+        ):
+            ours = [field for field in fields if any(mark in field for mark in marks)]
+            fields = [field for field in fields if field not in ours]
+            if ours:
+                self._once(
+                    f"The API server dropped fields of our devices: its feature gate {gate} is off. Turn it on in "
+                    "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet; GPUs are published without them",
+                    ours,
+                )
+        if fields:
+            self._once("The API server changed fields of our devices, is there a webhook that does?", fields)
+
+    def _once(self, event: str, fields: list[str]) -> None:
+        if self._told.is_new(event):
+            log.error(event, fields=fields)
