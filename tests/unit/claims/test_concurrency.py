@@ -7,6 +7,7 @@ import pytest
 
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from tests.unit.claims.node import Json, Node, devices, refusal, simple
+from tests.waiting import until
 
 
 class SlowPut:
@@ -38,10 +39,8 @@ async def test_claims_are_worked_on_at_the_same_time(node: Node, monkeypatch: py
     held = SlowPut(monkeypatch, slow["metadata"]["uid"])
     call = asyncio.create_task(node.prepare(slow, fast))
     await asyncio.to_thread(held.started.wait, 5)
-    async with asyncio.timeout(5):
-        assert devices((await node.prepare(later))[0])
-        while node.spec(fast) is None:  # noqa: ASYNC110 - a file signals nothing
-            await asyncio.sleep(0.01)
+    assert devices((await node.prepare(later))[0])
+    await until(lambda: node.spec(fast))
     held.go_on.set()
     assert all(devices(answer) for answer in await call)
 

@@ -24,6 +24,7 @@ from tests.unit.claims.node import (
     result,
     uid_of,
 )
+from tests.waiting import until
 
 
 async def prepared(node: Node, *names: str) -> list[Json]:
@@ -314,13 +315,13 @@ async def test_run_repairs_when_woken_and_cleans_up_in_between(node: Node) -> No
     node.grace = 0
     running = asyncio.create_task(recovery.run(3600))
     recovery.wake()
-    await _until(lambda: node.snapshot() == before)
+    await until(lambda: node.snapshot() == before)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
     del node.api.claims["default", "b"]
     running = asyncio.create_task(node.recovery().run(0.01))
-    await _until(lambda: node.records.uids() == uids(claims[0]))
+    await until(lambda: node.records.uids() == uids(claims[0]))
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -338,7 +339,7 @@ async def test_waking_puts_off_no_clean_up(node: Node) -> None:
         recovery.wake()
         return node.snapshot() == {}
 
-    await _until(left)
+    await until(left)
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
@@ -349,9 +350,3 @@ def _raise(error: Exception) -> Callable[..., Any]:
         raise error
 
     return fail
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - files signal nothing
-            await asyncio.sleep(0.01)

@@ -16,7 +16,8 @@ from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
-from tests.unit.kubelet.fakes import Claims, Serve, Source, ref, until
+from tests.unit.kubelet.fakes import Claims, Serve, Source, ref
+from tests.waiting import until
 
 
 def sockets(settings: Settings) -> list[str]:

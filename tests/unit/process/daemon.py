@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +70,6 @@ class Process:
         """The log's lines."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [json.loads(line) for line in lines if line.startswith("{")]
-
-
-async def until(condition: Callable[[], Any], within: float = 15.0) -> Any:
-    """Wait until a condition is true, and return what it returned."""
-    async with asyncio.timeout(within):
-        while not (result := condition()):  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.02)
-    return result
 
 
 def allocated(api: ApiServer, name: str, **capacity: str) -> ClaimRef:

@@ -7,7 +7,8 @@ import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
-from tests.unit.process.daemon import NODE, Process, allocated, until
+from tests.unit.process.daemon import NODE, Process, allocated
+from tests.waiting import until
 
 DRIVER = "gpu.hami.io"
 

@@ -1,7 +1,7 @@
 """GPUs, a clock that tests steer, and a publisher that runs against an API server in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -92,13 +92,6 @@ class World:
         before = -1
         while before != (before := self.server.requests.total()):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, with a deadline."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - conditions of the server, seen from outside
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

@@ -23,9 +23,9 @@ from tests.unit.webhook.admission.https import (
     pod,
     review,
     server_tls,
-    until,
 )
 from tests.unit.webhook.server import Both, Webhook, serving
+from tests.waiting import until
 
 
 async def test_an_api_server_that_does_not_answer(both: Both) -> None:
