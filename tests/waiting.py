@@ -13,7 +13,7 @@ async def until(condition: Callable[[], T], *, within: float = 20) -> T:
     """Let other tasks and processes go on until `condition` is true, and return what it returned.
 
     Args:
-        condition: Falsy = not yet. Named by its source when it does not come, so a lambda says what is waited for.
+        condition: Falsy = not yet. When it does not come, a lambda's source says what was waited for.
         within: Seconds; far more than it takes, for the machine may be busy.
 
     Raises:
@@ -25,6 +25,12 @@ async def until(condition: Callable[[], T], *, within: float = 20) -> T:
             raise AssertionError(f"waited {within:g} s: {_source(condition)}; last seen: {last!r}")
         await asyncio.sleep(0.005)
     return last
+
+
+async def settled() -> None:
+    """Let the event loop do all that it can do without more input, time or threads; what is not done then waits for those."""
+    for _ in range(50):
+        await asyncio.sleep(0)
 
 
 def wait_for(what: str, probe: Callable[[], T | None], *, timeout: float = 60, interval: float = 0.2) -> T:
@@ -53,7 +59,6 @@ def wait_for(what: str, probe: Callable[[], T | None], *, timeout: float = 60, i
 
 
 def _source(condition: Callable[[], object]) -> str:
-    try:
-        return " ".join(inspect.getsource(condition).split())
-    except (OSError, TypeError):  # a bound method of something written in C
+    if getattr(condition, "__name__", "") != "<lambda>":
         return repr(condition)
+    return " ".join(inspect.getsource(condition).split())

@@ -13,6 +13,7 @@ from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.publish.publisher import Publisher
+from tests.waiting import settled
 
 
 def gpu(minor: int = 0, **fields: Any) -> Gpu:
@@ -90,8 +91,11 @@ class World:
     async def quiet(self) -> None:
         """Let everything that is under way end, without moving the time."""
         before = -1
-        while before != (before := self.server.requests.total()):  # noqa: ASYNC110
+        while before != (before := self.server.requests.total()):
             await asyncio.sleep(0.05)
+            await (
+                settled()
+            )  # also where this process had no time to run in these 50 ms: server and client are both in it
 
 
 @asynccontextmanager
