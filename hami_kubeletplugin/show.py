@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.claims import record_schema
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.hamicore.storage import Storage, storage
 from hami_kubeletplugin.inforce.running import Loaded
-from hami_kubeletplugin.api import names
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.program import table
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.e2e.cluster import NAMESPACE, REPOSITORY, Cluster
 from tests.e2e.daemon import Daemon
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 KUBERNETES = os.environ.get("HAMI_E2E_KUBERNETES", "1.37.2")
 KEEP = os.environ.get("HAMI_E2E_KEEP") == "1"

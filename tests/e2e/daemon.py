@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import NODE
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 DRIVER = "gpu.hami.io"
 KUBELET_ROOT = Path("/var/lib/kubelet")

@@ -11,7 +11,7 @@ from hami_kubeletplugin.kubelet.wire import dra_v1_pb2 as dra
 from hami_kubeletplugin.kubelet.wire import pluginregistration_v1_pb2 as registration
 from tests.e2e.cluster import NODE, Cluster
 from tests.e2e.daemon import CDI_DIR, KUBELET_ROOT
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 Context = grpc.ServicerContext
 NAME = "nic.example.com"

@@ -6,7 +6,7 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.inside import look, read
 from tests.e2e.manifests import LOOK, claim, config, container, init_container, minor, pod, request, template
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 
 def allocated(cluster: Cluster, claim_name: str) -> list[str]:

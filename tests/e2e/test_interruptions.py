@@ -14,7 +14,7 @@ from tests.e2e.daemon import KUBELET_ROOT, Daemon
 from tests.e2e.inside import look
 from tests.e2e.manifests import claim, container, minor, pod, request, template
 from tests.e2e.test_publish import slices
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 OUTAGE = 30
 """Seconds that the API server is away."""

@@ -15,7 +15,7 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.inside import Inside, look, look_cleared
 from tests.e2e.manifests import container, pod, request, template
 from tests.e2e.test_limits_restart import container_ids, restarted
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
 SOURCE = REPOSITORY / "tests" / "native" / "fake_vgpu.c"

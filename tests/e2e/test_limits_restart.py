@@ -10,7 +10,7 @@ from tests.e2e.conftest import clean
 from tests.e2e.daemon import Daemon
 from tests.e2e.inside import look, look_cleared
 from tests.e2e.manifests import Json, claim, container, init_container, pod, request, template
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 USE = "VGPU_REPORT=1 VGPU_ALLOC=900"
 """With a program behind it: it uses 900 of the 1000 MiB that containers here have."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.e2e.cluster import NODE, Cluster
 from tests.e2e.daemon import DRIVER, Daemon
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 IN_BUS_ORDER = ["hami-gpu-2", "hami-gpu-3", "hami-gpu-1", "hami-gpu-0"]
 

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.manifests import claim, config, container, pod, request
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 FAILED = "FailedPrepareDynamicResources"
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import REPOSITORY, Cluster, Json
-from tests.e2e.waiting import wait_for
 from tests.e2e.webhook.objects import dry_run, gpu_pod, wanting
 from tests.e2e.webhook.process import ADDRESS, Webhook
+from tests.waiting import wait_for
 
 CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 

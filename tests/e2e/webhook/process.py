@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 ADDRESS = "127.0.0.1"
 

@@ -13,10 +13,10 @@ import pytest
 from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
 from tests.e2e.conftest import CLEANED
 from tests.e2e.manifests import container, pod
-from tests.e2e.waiting import wait_for
 from tests.e2e.webhook.creating import LABELS, creating
 from tests.e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
 from tests.e2e.webhook.process import ADDRESS, Webhook
+from tests.waiting import wait_for
 
 UPDATES = 4
 LONG_AGO = (datetime.now(UTC) - timedelta(days=2)).isoformat(timespec="seconds")

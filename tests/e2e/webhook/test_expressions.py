@@ -16,7 +16,7 @@ from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
 from tests.e2e.daemon import DRIVER, Daemon
 from tests.e2e.inside import look
 from tests.e2e.manifests import API, container, pod
-from tests.e2e.waiting import wait_for
+from tests.waiting import wait_for
 
 HOSTILE = (
     *('"', "'", "`", '"""', "'''", "\\", '\\"', "\\\\", "\\u0022", "\\x22", "\\101", "\\0", 'r"', "R'", 'b"', 'rb"""'),

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import REPOSITORY, Cluster, Json
-from tests.e2e.waiting import wait_for
 from tests.e2e.webhook.process import Webhook
+from tests.waiting import wait_for
 
 MANIFEST = REPOSITORY / "webhook.yaml"
 

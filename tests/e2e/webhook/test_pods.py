@@ -12,9 +12,9 @@ from tests.e2e.daemon import Daemon
 from tests.e2e.inside import look, read
 from tests.e2e.manifests import LOOK, claim, minor, request
 from tests.e2e.test_publish import published
-from tests.e2e.waiting import wait_for
 from tests.e2e.webhook.objects import devices, gpu_pod, results, templates, wanting
 from tests.e2e.webhook.process import Webhook
+from tests.waiting import wait_for
 
 T4, L40S, OTHER_L40S, OTHER_T4 = "hami-gpu-2", "hami-gpu-3", "hami-gpu-1", "hami-gpu-0"
 """The simulated node `mixed`, in the order in which its GPUs are filled."""

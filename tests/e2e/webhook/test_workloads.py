@@ -10,10 +10,10 @@ from tests.e2e.conftest import clean
 from tests.e2e.daemon import DRIVER, Daemon
 from tests.e2e.inside import look, read
 from tests.e2e.manifests import LOOK
-from tests.e2e.waiting import wait_for
 from tests.e2e.webhook.objects import gpu_pod, pod_template, templates, wanting
 from tests.e2e.webhook.process import Webhook
 from tests.e2e.webhook.test_pods import uuids
+from tests.waiting import wait_for
 
 MANY = 50
 GONE = "e2e-gone"

@@ -7,6 +7,7 @@ import pytest
 
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from tests.unit.claims.node import Json, Node, devices, refusal, simple
+from tests.waiting import settled, until
 
 
 class SlowPut:
@@ -22,11 +23,17 @@ class SlowPut:
             self.most = max(self.most, self.running)
             if prepared.uid == uid and not self.go_on.is_set():  # type: ignore[attr-defined]
                 self.started.set()
-                assert self.go_on.wait(10)
+                assert self.go_on.wait(60)
             real(self_, prepared, *more)  # type: ignore[arg-type]
             self.running -= 1
 
         patch.setattr(NodeFiles, "put", put)
+
+
+async def until_asked(node: Node, obj: Json, times: int) -> None:
+    """Wait until so many hold the claim's lock or wait for it, and the loop has nothing left to do but wait."""
+    await until(lambda: node.claims._locks._users[obj["metadata"]["uid"]] == times)
+    await settled()
 
 
 async def test_claims_are_worked_on_at_the_same_time(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,11 +44,9 @@ async def test_claims_are_worked_on_at_the_same_time(node: Node, monkeypatch: py
     slow, fast, later = (obj for obj, _ in pairs)
     held = SlowPut(monkeypatch, slow["metadata"]["uid"])
     call = asyncio.create_task(node.prepare(slow, fast))
-    await asyncio.to_thread(held.started.wait, 5)
-    async with asyncio.timeout(5):
-        assert devices((await node.prepare(later))[0])
-        while node.spec(fast) is None:  # noqa: ASYNC110 - a file signals nothing
-            await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(held.started.wait, 20)
+    assert devices((await node.prepare(later))[0])
+    await until(lambda: node.spec(fast))
     held.go_on.set()
     assert all(devices(answer) for answer in await call)
 
@@ -52,9 +57,9 @@ async def test_one_claim_is_never_worked_on_twice_at_once(
     """Calls for the same claim wait for each other; an unprepare comes after the prepare that it met."""
     held = SlowPut(monkeypatch, one["metadata"]["uid"])
     calls = [asyncio.create_task(node.prepare(one)) for _ in range(3)]
-    await asyncio.to_thread(held.started.wait, 5)
+    assert await asyncio.to_thread(held.started.wait, 20)
     taking_away = asyncio.create_task(node.unprepare(one))
-    await asyncio.sleep(0.05)
+    await until_asked(node, one, 4)
     assert not taking_away.done()
     held.go_on.set()
     for call in calls:
@@ -98,12 +103,12 @@ async def test_a_call_that_is_given_up_leaves_nothing_running(
     """The kubelet hangs up, or the daemon stops: file work ends under its lock, and drain waits for it."""
     held = SlowPut(monkeypatch, one["metadata"]["uid"])
     call = asyncio.create_task(node.prepare(one))
-    await asyncio.to_thread(held.started.wait, 5)
+    assert await asyncio.to_thread(held.started.wait, 20)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     draining = asyncio.create_task(node.claims.drain())
-    await asyncio.sleep(0.05)
+    await settled()
     assert not draining.done()
     held.go_on.set()
     await asyncio.wait_for(draining, 5)
@@ -118,12 +123,12 @@ async def test_a_restore_that_is_cancelled_twice_keeps_its_lock(
     devices((await node.prepare(one))[0])
     held = SlowPut(monkeypatch, one["metadata"]["uid"])
     restoring = asyncio.create_task(node.claims.restore(one["metadata"]["uid"]))
-    await asyncio.to_thread(held.started.wait, 5)
+    assert await asyncio.to_thread(held.started.wait, 20)
     for _ in range(3):
         restoring.cancel()
-        await asyncio.sleep(0.01)
+        await settled()
     taking_away = asyncio.create_task(node.unprepare(one))
-    await asyncio.sleep(0.05)
+    await until_asked(node, one, 2)
     assert not taking_away.done()
     held.go_on.set()
     with pytest.raises(asyncio.CancelledError):
@@ -143,14 +148,14 @@ async def test_a_restore_does_not_bring_back_what_is_being_unprepared(
 
     def take_away(self: NodeFiles, uid: str) -> None:
         at_work.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         real(self, uid)
 
     monkeypatch.setattr(NodeFiles, "take_away", take_away)
     taking_away = asyncio.create_task(node.unprepare(one))
-    await asyncio.to_thread(at_work.wait, 5)
+    assert await asyncio.to_thread(at_work.wait, 20)
     repairing = asyncio.create_task(node.recover())
-    await asyncio.sleep(0.05)
+    await until_asked(node, one, 2)
     go_on.set()
     assert await taking_away == [None]
     await repairing

@@ -11,6 +11,7 @@ from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import read_claim
 from tests.unit.claims.node import Json, Node, claim, container, devices, pod, ref, refusal, result, simple
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("amount", ["1e30", "8Ei", "1e999"])
@@ -89,9 +90,7 @@ async def test_a_neighbour_that_is_being_unprepared_does_not_come_back(
     monkeypatch.setattr(node.state, "take_away", take_away)
     unprepare = asyncio.create_task(node.unprepare(b))
     prepare = asyncio.create_task(node.prepare(a))
-    async with asyncio.timeout(5):
-        while node.claims._locks._users[uid] < 2:  # the prepare has come to it and waits  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: node.claims._locks._users[uid] == 2)  # the prepare has come to it and waits
     go.set()
     assert await unprepare == [None]
     assert devices(*await prepare)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import ApiForbidden
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.recovery import Recovery
 from tests.unit.claims.cdi_runtime import inject
 from tests.unit.claims.node import (
     GPUS,
@@ -24,6 +25,7 @@ from tests.unit.claims.node import (
     result,
     uid_of,
 )
+from tests.waiting import until
 
 
 async def prepared(node: Node, *names: str) -> list[Json]:
@@ -318,43 +320,57 @@ async def test_an_unreadable_directory_is_said_and_lived_with(node: Node, monkey
     assert [entry["error"] for entry in log] == ["claims: can't be read"] * 2
 
 
+@contextlib.asynccontextmanager
+async def running(recovery: Recovery, interval: float) -> AsyncIterator[None]:
+    """Recovery that runs for the time of the block; file work that is under way ends with it."""
+    task = asyncio.create_task(recovery.run(interval))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 async def test_run_repairs_when_woken_and_cleans_up_in_between(node: Node) -> None:
     """Woken by a change of the hardware it repairs at once; every interval it looks for stale claims."""
-    claims = await prepared(node, "a", "b")
+    kept, stale = await prepared(node, "a", "b")
     before = node.snapshot()
-    node.specs.path(claims[0]["metadata"]["uid"]).unlink()
+    node.specs.path(kept["metadata"]["uid"]).unlink()
     recovery = node.recovery()
     node.grace = 0
-    running = asyncio.create_task(recovery.run(3600))
-    recovery.wake()
-    await _until(lambda: node.snapshot() == before)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    async with running(recovery, 3600):
+        recovery.wake()
+        await until(lambda: node.spec(kept))
+    assert node.snapshot() == before
     del node.api.claims["default", "b"]
-    running = asyncio.create_task(node.recovery().run(0.01))
-    await _until(lambda: node.records.uids() == uids(claims[0]))
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    async with running(node.recovery(), 0.01):
+        await until(lambda: not node.records.load(stale["metadata"]["uid"]))
+    await node.claims.drain()
+    assert node.records.uids() == uids(kept)
 
 
-async def test_waking_puts_off_no_clean_up(node: Node) -> None:
+async def test_waking_puts_off_no_clean_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hardware that changes more often than stale claims are looked for must not keep them for ever."""
     await prepared(node, "c")
     gone(node)
     node.grace = 0
     recovery = node.recovery()
-    running = asyncio.create_task(recovery.run(0.1))
+    repair, repairs = recovery.repair, 0
 
-    def left() -> bool:
-        recovery.wake()
-        return node.snapshot() == {}
+    async def always_woken() -> None:
+        nonlocal repairs
+        await repair()
+        recovery.wake()  # before the next wait begins, so that none ever lasts until the interval is over
+        repairs += 1
 
-    await _until(left)
-    running.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await running
+    monkeypatch.setattr(recovery, "repair", always_woken)
+    recovery.wake()
+    async with running(recovery, 0.05):
+        await until(lambda: node.records.uids() == [])
+    await node.claims.drain()
+    assert node.snapshot() == {}
+    assert repairs
 
 
 def _raise(error: Exception) -> Callable[..., Any]:
@@ -362,9 +378,3 @@ def _raise(error: Exception) -> Callable[..., Any]:
         raise error
 
     return fail
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - files signal nothing
-            await asyncio.sleep(0.01)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_kubeletplugin.api.errors import ApiUnavailable
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.client import Access
@@ -25,6 +26,7 @@ from tests.unit.claims.node import (
     simple,
     uid_of,
 )
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -74,7 +76,9 @@ async def test_each_object_is_asked_for_once(server: ApiServer, served: Node) ->
     assert served.limits(*claims) == dict.fromkeys(UUID.values(), (4096, 4))
 
 
-async def test_an_api_server_that_comes_back_is_waited_for(server: ApiServer, served: Node) -> None:
+async def test_an_api_server_that_comes_back_is_waited_for(
+    server: ApiServer, served: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kubelet would come back only after a minute and a half, so prepare asks again itself."""
     obj, its_pod = simple(0)
     server.put("pods", its_pod)
@@ -83,12 +87,21 @@ async def test_an_api_server_that_comes_back_is_waited_for(server: ApiServer, se
     server.fail(429, resource="pods", times=1)
     assert devices((await served.prepare(obj))[0])
     await server.down()
+    failures: list[ApiUnavailable] = []
+
+    async def get_claim(namespace: str, name: str) -> Json:
+        try:
+            return await KubeClient.get_claim(served.api, namespace, name)
+        except ApiUnavailable as error:
+            failures.append(error)
+            raise
+
+    monkeypatch.setattr(served.api, "get_claim", get_claim)
     preparing = asyncio.create_task(served.prepare(obj))
-    await asyncio.sleep(0.2)
+    await until(lambda: len(failures) > 1)
     assert not preparing.done()
     await server.up()
-    async with asyncio.timeout(10):
-        assert devices((await preparing)[0])
+    assert devices((await preparing)[0])
 
 
 async def test_an_api_server_that_stays_away_is_named(server: ApiServer, served: Node) -> None:

@@ -1,6 +1,5 @@
 """A node whose NVML and sysfs are the tests' own: the real bindings above a library built from `tests/native`."""
 
-import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Iterable
@@ -10,6 +9,7 @@ import pytest
 
 from hami_kubeletplugin.gpu.discover import NvmlSource
 from tests import REPOSITORY
+from tests.waiting import until
 
 TESTS = REPOSITORY / "tests"
 
@@ -60,9 +60,7 @@ class FakeNode:
 
     async def until_called(self, call: str) -> None:
         """Wait until NVML is in this call."""
-        async with asyncio.timeout(20):
-            while call not in (called for _, called in self.calls()[-1:]):  # noqa: ASYNC110 - a file tells
-                await asyncio.sleep(0.01)
+        await until(lambda: call in (called for _, called in self.calls()[-1:]))
 
     def calls(self) -> list[tuple[str, str]]:
         """Thread and function of each NVML call so far."""

@@ -11,6 +11,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
+from tests.waiting import until
 
 A, B, C = (f"GPU-00000000-0000-0000-0000-00000000000{i}" for i in range(3))
 
@@ -77,9 +78,7 @@ class Node:
 
     async def until_run(self, count: int = 1) -> int:
         """Wait until the toolkit runs for this time; its process id."""
-        async with asyncio.timeout(10):
-            while len(self.runs) < count:  # noqa: ASYNC110 - a file tells
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.runs) >= count)
         return int(self.runs[count - 1].split()[0])
 
 
@@ -91,9 +90,7 @@ def node(tmp_path: Path) -> Node:
 
 async def until_gone(group: int) -> None:
     """Wait until no process of this process group lives; it may take a moment to die."""
-    async with asyncio.timeout(5):
-        while _living(group):  # noqa: ASYNC110 - only /proc tells
-            await asyncio.sleep(0.01)
+    await until(lambda: not _living(group))
 
 
 def _living(group: int) -> list[str]:

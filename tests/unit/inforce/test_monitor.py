@@ -1,7 +1,7 @@
 """Containers whose limits nobody keeps are reported, and no others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.claims.node import DRIVER, NODE, Json, claim, container, pod, ref, result, uid_of
 from tests.unit.claims.node import GPUS as INVENTORY
 from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree
+from tests.waiting import until
 
 CLAIM = claim("c", [result()], pods=["p"])
 UID: str = CLAIM["metadata"]["uid"]
@@ -56,13 +57,6 @@ def running(its_pod: Json, *names: str) -> Json:
 
     status = {"initContainerStatuses": states("initContainers"), "containerStatuses": states("containers")}
     return its_pod | {"status": {"phase": "Running"} | status}
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until a condition is true."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - of a task that tells nobody
-            await asyncio.sleep(0.01)
 
 
 class World:

@@ -24,6 +24,7 @@ from hami_kubeletplugin.kube import client as kube_client
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.kube.fakes import CLAIM, new_slice
+from tests.waiting import until
 
 
 async def test_objects_are_found_by_name(server: ApiServer, client: KubeClient) -> None:
@@ -114,9 +115,7 @@ async def test_many_claims_at_once(server: ApiServer, client: KubeClient) -> Non
     """16 claims are fetched at the same time, not one after another."""
     server.latency = 60
     claims = asyncio.gather(*(client.get_claim("default", "c1") for _ in range(16)))
-    async with asyncio.timeout(5):
-        while server.requests["get", "resourceclaims"] < 16:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: server.requests["get", "resourceclaims"] == 16)
     claims.cancel()
     with pytest.raises(asyncio.CancelledError):
         await claims

@@ -12,7 +12,8 @@ from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import Listed
 from hami_kubeletplugin.kube.retry import ERROR_WAIT
-from tests.unit.webhook.cluster.fake_cluster import Clock, cluster, in_background, stored, until
+from tests.unit.webhook.cluster.fake_cluster import Clock, cluster, in_background, stored
+from tests.waiting import until
 
 RESOURCE = "resourceclaimtemplates"
 

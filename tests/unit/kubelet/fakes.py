@@ -72,10 +72,3 @@ class Source:
         async with self._condition:
             self._devices = devices
             self._condition.notify_all()
-
-
-async def until(condition: Callable[[], object], within: float = 5.0) -> None:
-    """Wait for a condition with a deadline."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - some conditions are files
-            await asyncio.sleep(0.01)

@@ -13,7 +13,8 @@ from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, call, connect
 from hami_kubeletplugin.kubelet.health import DeviceHealth, HealthStatus, report
 from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2
-from tests.unit.kubelet.fakes import Serve, Source, until
+from tests.unit.kubelet.fakes import Serve, Source
+from tests.waiting import until
 
 
 def names(reported: dra_health_v1_pb2.NodeWatchResourcesResponse) -> list[str]:

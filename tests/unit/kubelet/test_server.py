@@ -16,7 +16,8 @@ from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
-from tests.unit.kubelet.fakes import Claims, Serve, Source, ref, until
+from tests.unit.kubelet.fakes import Claims, Serve, Source, ref
+from tests.waiting import until
 
 
 def sockets(settings: Settings) -> list[str]:
@@ -63,12 +64,22 @@ async def test_a_refusal_is_remembered_and_logged_with_the_kubelets_words(serve:
     assert [entry["error"] for entry in errors] == [server.registration.refusal]
 
 
-async def test_waits_for_the_kubelets_directory(serve: Serve, settings: Settings) -> None:
+async def test_waits_for_the_kubelets_directory(
+    serve: Serve, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a kubelet the daemon lives, says so once, and registers when the directory appears."""
+    looks: list[bool] = []
+    look = KubeletServer._keep_registration
+
+    async def counted(self: KubeletServer) -> bool:
+        looks.append(await look(self))
+        return looks[-1]
+
+    monkeypatch.setattr(KubeletServer, "_keep_registration", counted)
     with structlog.testing.capture_logs() as logs:
         async with serve(settings) as server:
             await until(lambda: sum("registry directory" in entry["event"] for entry in logs) == 1)
-            await asyncio.sleep(0.3)  # several looks
+            await until(lambda: looks == [False] * 4)
             async with FakeKubelet(settings.registry_dir) as kubelet:
                 await kubelet.plugin(DRIVER)
             await asyncio.wait_for(server.registration.registered.wait(), 5)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import AlreadyServing, ServingError, SocketPathTooLong
 from hami_kubeletplugin.api.names import DRIVER
@@ -19,6 +20,7 @@ from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from hami_kubeletplugin.kubelet.sockets import SocketFile, dra_socket, driver_lock, registration_socket
 from tests.unit.kubelet.fakes import Serve, ref
+from tests.waiting import until
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="/\0")
@@ -88,14 +90,15 @@ async def test_waits_for_a_predecessor_that_is_still_stopping(short: Path) -> No
     taken = asyncio.Event()
 
     async def successor() -> None:
-        async with driver_lock(short, 10):
+        async with driver_lock(short, 60):
             taken.set()
 
     async with driver_lock(short, 0):
-        waiting = asyncio.create_task(successor())
-        await asyncio.sleep(0.2)
+        with capture_logs() as logs:
+            waiting = asyncio.create_task(successor())
+            await until(lambda: [entry for entry in logs if "waiting for the predecessor" in entry["event"]])
         assert not taken.is_set()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
 
 
 async def test_a_full_disk_does_not_keep_the_lock_from_us(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,12 +118,13 @@ async def test_cancelled_while_waiting_leaves_the_lock_free(short: Path) -> None
     """A daemon that is stopped while it waits for the lock holds nothing afterwards."""
 
     async def successor() -> None:
-        async with driver_lock(short, 10):
+        async with driver_lock(short, 60):
             pass
 
     async with driver_lock(short, 0):
-        waiting = asyncio.create_task(successor())
-        await asyncio.sleep(0.15)
+        with capture_logs() as logs:
+            waiting = asyncio.create_task(successor())
+            await until(lambda: [entry for entry in logs if "waiting for the predecessor" in entry["event"]])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -5,15 +5,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.scheduler import FakeScheduler
 
 NODE = "node-1"
+T = TypeVar("T")
 PROGRAM = Path(sys.executable).parent / "hami-kubeletplugin"
 
 
@@ -75,12 +77,17 @@ class Process:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-async def until(condition: Callable[[], Any], within: float = 15.0) -> Any:
-    """Wait until a condition is true, and return what it returned."""
-    async with asyncio.timeout(within):
-        while not (result := condition()):  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.02)
-    return result
+async def asked_again(call: Callable[[], Awaitable[T]]) -> T:
+    """What a call of the kubelet comes to: it asks again when one fails.
+
+    One that reaches a gRPC server that has begun to stop, before the client hears of that, is cancelled by gRPC itself.
+    """
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await call()
+            except ServingError:
+                await asyncio.sleep(0.05)
 
 
 def allocated(api: ApiServer, name: str, **capacity: str) -> ClaimRef:

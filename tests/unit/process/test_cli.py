@@ -10,7 +10,8 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
-from tests.unit.process.daemon import PROGRAM, Process, allocated, until
+from tests.unit.process.daemon import PROGRAM, Process, allocated
+from tests.waiting import until
 
 
 def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,8 @@ import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
-from tests.unit.process.daemon import NODE, Process, allocated, until
+from tests.unit.process.daemon import NODE, Process, allocated, asked_again
+from tests.waiting import until
 
 DRIVER = "gpu.hami.io"
 
@@ -203,9 +204,10 @@ async def test_a_plugin_directory_that_was_moved_away(process: Process, api: Api
         before, after = allocated(api, "before", memory="4000Mi"), allocated(api, "after", memory="4000Mi")
         await plugin.prepare([before])
         process.plugin_dir.rename(process.root / "away")
-        assert not isinstance((await plugin.prepare([after]))[after.uid], str)
+        assert not isinstance((await asked_again(lambda: plugin.prepare([after])))[after.uid], str)
         await until(lambda: (process.plugin_dir / "dra.sock").exists() and (process.plugin_dir / "lock").exists())
-        assert await plugin.unprepare([before, after]) == {before.uid: None, after.uid: None}
+        unprepared = await asked_again(lambda: plugin.unprepare([before, after]))
+        assert unprepared == {before.uid: None, after.uid: None}
     assert list(process.cdi.iterdir()) == []
 
 

@@ -10,7 +10,8 @@ import pytest
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from tests.unit.proc_tree import is_root
-from tests.unit.process.daemon import PROGRAM, Process, allocated, until
+from tests.unit.process.daemon import PROGRAM, Process, allocated
+from tests.waiting import until
 
 WAITS = "#include <unistd.h>\nint main(void) { pause(); return 0; }\n"
 

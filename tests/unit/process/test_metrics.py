@@ -9,7 +9,8 @@ from pathlib import Path
 import aiohttp
 
 from hami_kubeletplugin.fake.api_server import ApiServer
-from tests.unit.process.daemon import Process, until
+from tests.unit.process.daemon import Process
+from tests.waiting import until
 
 
 async def test_the_daemon_shows_what_it_does(process: Process, api: ApiServer, native: Path) -> None:

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
-from tests.unit.publish.fakes import TWO, World, running, until
+from tests.unit.publish.fakes import TWO, World, running
+from tests.waiting import until
 
 
 @pytest.fixture

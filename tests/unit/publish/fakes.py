@@ -1,7 +1,7 @@
 """GPUs, a clock that tests steer, and a publisher that runs against an API server in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.publish.publisher import Publisher
+from tests.waiting import settled
 
 
 def gpu(minor: int = 0, **fields: Any) -> Gpu:
@@ -90,15 +91,11 @@ class World:
     async def quiet(self) -> None:
         """Let everything that is under way end, without moving the time."""
         before = -1
-        while before != (before := self.server.requests.total()):  # noqa: ASYNC110
+        while before != (before := self.server.requests.total()):
             await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, with a deadline."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - conditions of the server, seen from outside
-            await asyncio.sleep(0.002)
+            await (
+                settled()
+            )  # also where this process had no time to run in these 50 ms: server and client are both in it
 
 
 @asynccontextmanager

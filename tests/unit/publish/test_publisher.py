@@ -5,7 +5,8 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.publish import publisher as module
-from tests.unit.publish.fakes import MANY, TWO, World, gpu, running, until
+from tests.unit.publish.fakes import MANY, TWO, World, gpu, running
+from tests.waiting import until
 
 
 async def test_first_publish(world: World) -> None:

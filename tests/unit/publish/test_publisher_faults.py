@@ -7,7 +7,8 @@ from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.retry import ERROR_WAIT
 from hami_kubeletplugin.publish import publisher as module
-from tests.unit.publish.fakes import MANY, TWO, World, gpu, running, until
+from tests.unit.publish.fakes import MANY, TWO, World, gpu, running
+from tests.waiting import until
 
 
 async def test_server_that_is_away_costs_only_the_wait(world: World) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
-from tests.unit.webhook.admission.https import ApiServerSide, CertificateFiles, gpu_pod, pod, review, until
+from tests.unit.webhook.admission.https import ApiServerSide, CertificateFiles, gpu_pod, pod, review
+from tests.waiting import until
 
 PROGRAM = Path(sys.executable).parent / "hami-webhook"
 TOKEN = "a-token-that-nobody-may-see"

@@ -5,7 +5,7 @@ import io
 import ipaddress
 import json
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -202,11 +202,3 @@ class FakeSizes:
     def slots(self) -> frozenset[int]:
         """See `admission.KnowsSizes`."""
         return frozenset({1000})
-
-
-async def until(condition: Callable[[], Any], within: float = 15.0) -> Any:
-    """Wait until a condition is true, and return what it returned."""
-    async with asyncio.timeout(within):
-        while not (result := condition()):  # noqa: ASYNC110 - of other tasks and processes
-            await asyncio.sleep(0.01)
-    return result

@@ -23,9 +23,9 @@ from tests.unit.webhook.admission.https import (
     pod,
     review,
     server_tls,
-    until,
 )
 from tests.unit.webhook.server import Both, Webhook, serving
+from tests.waiting import until
 
 
 async def test_an_api_server_that_does_not_answer(both: Both) -> None:
@@ -274,23 +274,34 @@ async def test_draining(both: Both) -> None:
     writer.close()
 
 
-async def test_who_comes_in_the_last_moment(files: CertificateFiles) -> None:
+async def test_who_comes_in_the_last_moment(files: CertificateFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the port is left, who has not asked yet is still served, also on a connection that nobody has taken yet."""
-    webhook = Webhook()
+    parting, parted, sleep = asyncio.Event(), asyncio.Event(), asyncio.sleep
+
+    async def held(seconds: float) -> None:
+        if seconds == 12.34:
+            parting.set()
+            await parted.wait()
+        else:
+            await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", held)
+    webhook = Webhook(Limits(parting=12.34))
     await webhook.server.start("127.0.0.1", 0, server_tls(files))
     async with ApiServerSide(webhook.server.port, files) as api_server:
         silent = await api_server.raw()
         late = socket.create_connection(("127.0.0.1", api_server.port))  # while the loop stands still
-        stopping = asyncio.create_task(webhook.server.stop())
+        stopping = asyncio.create_task(webhook.server.stop(within=60))
         late.setblocking(False)
         queued = await asyncio.open_connection(sock=late, ssl=api_server.tls, server_hostname="127.0.0.1")
-        await asyncio.sleep(0.1)  # closed by then, if it didn't wait
+        await until(parting.is_set)
         body = json.dumps(review(gpu_pod())).encode()
         head = b"POST /mutate HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         for reader, writer in (silent, queued):
             writer.write(head % len(body) + body)
             assert b" 200 " in await reader.readline()
             writer.close()
+        parted.set()
         await stopping
 
 

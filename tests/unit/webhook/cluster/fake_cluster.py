@@ -1,7 +1,7 @@
 """A cluster for what the webhook keeps in it: an API server in this process, a client of it, and a clock that tests move."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -59,13 +59,6 @@ async def cluster() -> AsyncIterator[tuple[ApiServer, TemplateClient]]:
     """An empty one and a client of it."""
     async with ApiServer() as server, TemplateClient(Access(server.url), timeout=5) as client:
         yield server, client
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition, with a deadline."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - conditions of the server, seen from outside
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube import template_api
 from hami_kubeletplugin.kube.template_api import TemplateClient
 from hami_kubeletplugin.webhook.cluster.collector import Collector
-from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template, until
+from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template
+from tests.waiting import until
 
 RESOURCE = "resourceclaimtemplates"
 LIFETIME = timedelta(days=1)

@@ -13,7 +13,8 @@ from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.resource_api import Listed
 from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
-from tests.unit.webhook.cluster.fake_cluster import cluster, in_background, until
+from tests.unit.webhook.cluster.fake_cluster import cluster, in_background
+from tests.waiting import until
 
 A100 = GpuSize("NVIDIA A100-SXM4-40GB", 40960)
 T4 = GpuSize("Tesla T4", 15360)

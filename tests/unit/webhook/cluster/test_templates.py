@@ -20,7 +20,8 @@ from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.template_api import TemplateClient
 from hami_kubeletplugin.webhook.cluster.templates import Templates
 from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY
-from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template, until
+from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template
+from tests.waiting import until
 
 RESOURCE = "resourceclaimtemplates"
 
