@@ -7,7 +7,7 @@ BIN := .venv/bin
 .venv/.ready: requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --require-hashes -r requirements/dev.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
 demo: .venv/.ready ## the whole way on simulated GPUs, no cluster needed

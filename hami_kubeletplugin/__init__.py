@@ -21,3 +21,4 @@ The package is a house whose floors import downward only (checked by import-lint
 """
 
 __version__ = "0.1.0"
+"""The only place of the version; images' tags in manifests and docs have to agree, and a test says which don't."""
