@@ -6,7 +6,8 @@ import sys
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
-from tests.unit.process.daemon import Process, allocated, until
+from tests.unit.process.daemon import Process, allocated
+from tests.waiting import until
 
 DRIVER = "gpu.hami.io"
 NEWER = (
