@@ -21,6 +21,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
@@ -55,8 +56,8 @@ class Recovery:
         self._claims, self._api, self._records, self._specs = claims, api, records, specs
         self._driver, self._node, self._grace, self._clock = driver, node, grace, clock
         self._stale_since: dict[str, float] = {}
-        self._late: dict[str, list[str]] = {}
-        self._reported: dict[str, str] = {}
+        self._late = Once[str]()
+        self._reported = Once[str]()
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -91,11 +92,11 @@ class Recovery:
         except StorageError as error:
             log.warning("prepared claims can't be looked after now", error=str(error))
             return
-        self._reported = {uid: reason for uid, reason in self._reported.items() if uid in uids}
+        self._reported.keep(uids.__contains__)
         for uid in sorted(uids):
             try:
                 await self._restore(uid)
-                self._reported.pop(uid, None)
+                self._reported.ended(uid)
             except Exception as error:  # noqa: BLE001 - a fault of ours at one claim must not be the end of all
                 self._report(uid, error)
 
@@ -109,7 +110,7 @@ class Recovery:
             log.warning("can't look for stale claims now", error=str(error))
             return
         self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
-        self._late = {ref.uid: self._late[ref.uid] for ref in known if ref.uid in self._late}
+        self._late.keep({ref.uid for ref in known}.__contains__)
         for ref in stale:
             if now - self._stale_since[ref.uid] >= self._grace:
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
@@ -120,7 +121,7 @@ class Recovery:
             lacking = {*self._records.uids()} - {*self._specs.uids()}
         except StorageError:
             return False  # repair says so, at its own pace
-        return bool(lacking - self._reported.keys())
+        return any(uid not in self._reported for uid in lacking)
 
     def _known(self) -> dict[ClaimRef, Prepared | None]:
         """Every claim that has something on this node and whose name is known."""
@@ -169,7 +170,7 @@ class Recovery:
             return
         if prepared.regions:
             await self._claims.prepare([prepared.ref])
-        elif self._late.get(prepared.uid) != late:
+        elif self._late.is_new(prepared.uid, tuple(late)):
             log.warning(
                 "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
                 claim=prepared.ref.full_name,
@@ -177,7 +178,6 @@ class Recovery:
                 prepared_for=[f"{pod.namespace}/{pod.name}" for pod in prepared.pods],
                 pods=late,
             )
-            self._late[prepared.uid] = late
 
     async def _restore(self, uid: str) -> None:
         try:
@@ -198,8 +198,6 @@ class Recovery:
         return True
 
     def _report(self, uid: str, error: Exception) -> None:
-        """Once per claim and reason."""
-        if self._reported.get(uid) != str(error):
-            self._reported[uid] = str(error)
+        if self._reported.is_new(uid, str(error)):
             fault = {} if isinstance(error, HamiError) else {"exc_info": error}
             log.warning("claim can't be restored", claim_uid=uid, error=str(error), **fault)

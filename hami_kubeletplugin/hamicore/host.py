@@ -25,6 +25,7 @@ from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
 from hami_kubeletplugin.hamicore.region import Layout
 from hami_kubeletplugin.hamicore.shipped import Library, Shipped
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
@@ -81,7 +82,7 @@ class HostFiles:
         self._shipped, self._hami_dir = shipped, hami_dir
         self._lock = threading.Lock()
         self._state: tuple[Installed, dict[Path, _Print]] | None = None
-        self._said: str | None = None
+        self._said = Once[str]()
 
     @property
     def installed(self) -> Installed | None:
@@ -167,12 +168,13 @@ class HostFiles:
             reason = f"nobody knows how this build of HAMi-core {library.release.version} lays regions out; a newer driver may"
         else:
             reason = hook if isinstance(hook, str) else None
-        if reason and reason != self._said:
+        if reason is None:
+            self._said.ended("no regions")
+        elif self._said.is_new("no regions", reason):
             log.warning(
                 "limits are in variables only: a process without its environment is unlimited, since no regions can be made",
                 reason=reason,
             )
-        self._said = reason
         return hook if reason is None and isinstance(hook, bytes) else None
 
 

@@ -19,6 +19,7 @@ from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.running import uses_with_files
 from hami_kubeletplugin.inforce.unlimited import Seen, look_again
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
@@ -40,10 +41,9 @@ class InForce:
         self.not_limited: int | None = None
         """Running containers in which no process had HAMi-core at the last looks; None while that can't be told."""
         self._seen = Seen()
-        self._logged: dict[UseKey, int] = {}
+        self._logged = Once[UseKey]()
         self._done: dict[UseKey, int] = {}
-        self._blind = False
-        self._failure = ""
+        self._said = Once[str]()
 
     async def run(self, interval: float) -> None:
         """Look every `interval` seconds until cancelled."""
@@ -66,16 +66,16 @@ class InForce:
         self._seen = seen = await asyncio.to_thread(look_again, self._seen, self._hami_dir, self._proc)
         if not seen.others:
             self.not_limited = None
-            if uids and not self._blind:
-                self._blind = True
+            if uids and self._said.is_new("blind"):
                 log.warning(
                     "can't see whether GPU containers have loaded HAMi-core: /proc shows none of their processes; "
                     "set hostPID: true in the DaemonSet"
                 )
             return
-        for key in self._logged.keys() & seen.loaded.keys():
-            log.info("a container has loaded HAMi-core after all", claim_uid=key.claim_uid, use=key.use)
-        self._logged = {key: started for key, started in self._logged.items() if key in seen.unlimited}
+        for key in seen.loaded:
+            if self._logged.ended(key):
+                log.info("a container has loaded HAMi-core after all", claim_uid=key.claim_uid, use=key.use)
+        self._logged.keep(seen.unlimited.__contains__)
         self._done = {key: started for key, started in self._done.items() if key in seen.unlimited}
         found = await asyncio.to_thread(self._known, seen.overdue)
         self.not_limited = len(found)
@@ -83,7 +83,7 @@ class InForce:
         if failures:
             self._fail("an event that limits are not in force can't be written; it is tried again", failures[0])
         else:
-            self._failure = ""
+            self._said.ended("failure")
 
     def _known(self, keys: Iterable[UseKey]) -> dict[UseKey, tuple[Prepared, Use]]:
         """Those that are ours, with what they belong to."""
@@ -99,8 +99,7 @@ class InForce:
         """Log once for each start, and have the Event; returns what kept it from being written."""
         container = self._seen.unlimited[key]
         names = _names(container.processes)
-        if self._logged.get(key) != container.started:
-            self._logged[key] = container.started
+        if self._logged.is_new(key, container.started):
             log.warning(
                 "limits are not in force: no process of a GPU container has loaded HAMi-core",
                 claim=claim.ref.full_name,
@@ -117,11 +116,9 @@ class InForce:
         return None
 
     def _fail(self, event: str, error: Exception) -> None:
-        """Once per reason."""
-        if str(error) != self._failure:
-            self._failure = str(error)
+        if self._said.is_new("failure", str(error)):
             unexpected = None if isinstance(error, HamiError | OSError) else error
-            log.warning(event, error=self._failure, exc_info=unexpected)
+            log.warning(event, error=str(error), exc_info=unexpected)
 
 
 def _names(processes: Sequence[Process]) -> str:
