@@ -9,7 +9,7 @@ import pytest
 from hami_kubeletplugin.api.errors import ApiUnavailable
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.hamicore.shipped import Shipped
-from hami_kubeletplugin.kube.client import Access
+from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.claims.node import (
     UUID,
