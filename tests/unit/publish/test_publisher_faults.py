@@ -49,6 +49,15 @@ async def test_retry_after_is_kept(server: ApiServer) -> None:
         assert world.time.slept == [20]
 
 
+async def test_retry_after_has_a_limit(server: ApiServer) -> None:
+    """A server, or a proxy before it, that asks for a day gets two minutes: GPUs that nobody can use are worse."""
+    server.fail(429, times=1, headers={"Retry-After": "86400"})
+    async with running(server) as world:
+        world.publisher.offer(TWO)
+        await until(world.publisher.first_published.is_set)
+        assert world.time.slept == [120]
+
+
 @pytest.mark.parametrize("verb", ["get", "list", "watch", "create"])
 async def test_failures_at_each_step(server: ApiServer, verb: str) -> None:
     """Whichever request fails, a later attempt makes it right, without duplicates."""
