@@ -242,20 +242,16 @@ class Publisher:
             self._accepted[index] = (sent, got)
 
     def _tell_dropped(self, fields: list[str]) -> None:
-        for gate, marks in (
-            ("DRAConsumableCapacity", ("allowMultipleAllocations", "requestPolicy")),
-            ("DRADeviceTaints", ("taints",)),
-        ):
-            ours = [field for field in fields if any(mark in field for mark in marks)]
-            fields = [field for field in fields if field not in ours]
-            if ours:
-                self._once(
-                    f"The API server dropped fields of our devices: its feature gate {gate} is off. Turn it on in "
-                    "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet; GPUs are published without them",
-                    fields=ours,
-                )
-        if fields:
-            self._once("The API server changed fields of our devices, is there a webhook that does?", fields=fields)
+        gated = [field for field in fields if "allowMultipleAllocations" in field or "requestPolicy" in field]
+        if gated:
+            self._once(
+                "The API server dropped fields of our devices: its feature gate DRAConsumableCapacity is off. Turn it on in "
+                "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet; GPUs are published without them",
+                fields=gated,
+            )
+        others = [field for field in fields if field not in gated]
+        if others:
+            self._once("The API server changed fields of our devices, is there a webhook that does?", fields=others)
 
     async def _node_uid(self) -> str:
         try:

@@ -71,11 +71,9 @@ def verbs(writes: list[Write]) -> list[str]:
 
 
 def test_split_at_the_apis_limits() -> None:
-    """128 devices fit a slice, 64 when any has a taint; no devices are one empty slice, so that the pool is known."""
+    """128 devices fit a slice; no devices are one empty slice, so that the pool is known."""
     plain = [device(str(n)) for n in range(129)]
     assert [len(part) for part in split(plain)] == [128, 1]
-    tainted = [{**plain[0], "taints": [{"key": "k", "effect": "NoSchedule"}]}, *plain[1:]]
-    assert [len(part) for part in split(tainted)] == [64, 64, 1]
     assert split([]) == [[]]
     assert [d for part in split(plain) for d in part] == plain
 
