@@ -2,7 +2,7 @@
 
 import copy
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hypothesis import given
@@ -132,7 +132,7 @@ def test_deleted_slice_comes_back() -> None:
 
 def test_edits_are_undone() -> None:
     """Edits of devices, pool and owner are found and undone with one write."""
-    for edit in (
+    edits: tuple[Callable[[dict[str, Any]], object], ...] = (
         lambda s: s["spec"]["devices"][0]["capacity"]["memory"].update(value="80Gi"),
         lambda s: s["spec"]["devices"].append(B),
         lambda s: s["spec"]["pool"].update(resourceSliceCount=2),
@@ -140,7 +140,8 @@ def test_edits_are_undone() -> None:
         lambda s: s["metadata"].update(
             ownerReferences=[{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "old"}]
         ),
-    ):
+    )
+    for edit in edits:
         server = Server()
         server.apply([[A]])
         right = copy.deepcopy(server.one(0))
