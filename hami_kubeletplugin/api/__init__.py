@@ -6,6 +6,7 @@ gpuconfig         the opaque GpuConfig of claims and classes
 fields            fields of JSON that others wrote, tolerantly and checked
 quoting           what people wrote, in a few words for a message
 claim             the words that kubelet and claims share
+limits            what a container may use of one GPU
 cdi               the part of the Container Device Interface that we write
 names             every name in objects of the cluster and in environments
 errors            the errors of the whole program
