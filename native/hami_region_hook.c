@@ -73,13 +73,12 @@ static _Noreturn void fail_in_use(void) {
          "or is ending; this one starts after its end. On the node, `fuser -v` with that path names the process");
 }
 
-_Noreturn void bad_state(void) {
-    FAIL("claim ", claim, ": stdin has no container state as OCI's runtime-spec defines it, or more than 16 MiB; ",
-         "report this with name and version of the node's container runtime");
+static _Noreturn void fail_state(const char *error) {
+    FAIL("claim ", claim, ": ", error, "; report this with name and version of the node's container runtime");
 }
 
 /* The container must be of a pod that the claim was prepared for. When none is named, any will do. */
-void check_pod(const char *uid) {
+static void check_pod(const char *uid) {
     int named = 0;
     for (char *const *option = arguments; *option != NULL; option += 2) {
         if (strcmp(option[0], "--pod") != 0) continue;
@@ -89,6 +88,12 @@ void check_pod(const char *uid) {
     if (named)
         FAIL("claim ", claim, " is prepared for another pod than this one with UID ", uid, "; give each pod a claim of its ",
              "own, as a ResourceClaimTemplate does, or set allowSharedContainers in the claim's GpuConfig");
+}
+
+static void check_state(void) {
+    const struct container_state *state = read_state();
+    for (size_t i = 0; i < state->pod_count; i++) check_pod(state->pods[i]);
+    if (state->error != NULL) fail_state(state->error);
 }
 
 /* A regular file, never through a link, without waiting for a FIFO's other end or for the holder of a lease. */
@@ -211,7 +216,7 @@ int main(int argc, char **argv) {
     arguments = argv + (argc > 0);
     read_arguments(argc - 1);
     prepare_signals();
-    read_state();
+    check_state();
     int template = open_template(&size);
     int region = open_region(&found);
     restore_owner_and_mode(region, &found);

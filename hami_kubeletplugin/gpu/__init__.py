@@ -1,1 +1,16 @@
-"""The hardware floor: NVML, topology from sysfs, and simulated nodes behind the same interface."""
+"""The hardware floor: NVML, topology from sysfs, and simulated nodes behind the same interface.
+
+watch           looks at the hardware again and again
+source          chooses where GPUs and the driver's edits come from
+discover        the GPUs that NVML and sysfs find
+nvml            one NVML session
+simulate        the same from a profile or a file, without hardware
+nodefile        the YAML file that describes a simulated node
+profiles        simulated GPU models, boards and nodes, as data
+pci             PCI addresses, and what sysfs knows about them
+toolkit         the driver's edits from `nvidia-ctk cdi generate`
+toolkit_spec    what that prints, decoded and made ours (pure)
+edits           the driver's part of a container
+libcuda         whether the NVIDIA runtime brings libcuda.so.1 into containers here
+model           what the rest of the house knows about GPUs: values, and the interface that produces them
+"""

@@ -1,1 +1,1 @@
-"""Structured logs; metrics and Events find their room here."""
+"""What the programs tell: structured logs, each thing once while it goes on, and the node daemon's metrics."""

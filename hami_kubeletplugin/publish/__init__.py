@@ -1,1 +1,8 @@
-"""From GPUs to ResourceSlices: pure functions in the middle, one reconciling publisher at the edge."""
+"""From GPUs to ResourceSlices: pure functions in the middle, one reconciling publisher at the edge.
+
+publisher       keeps the node's slices as they should be, whatever happens to them
+accepted        what the API server makes of our devices
+observed        the slices as the API server has them
+slices          devices -> slices of a pool; what to write (pure)
+devices         GPUs -> devices: attributes, capacities, policies (pure)
+"""

@@ -33,20 +33,16 @@ class Accepted:
             self._kept[int(stored["metadata"]["name"].partition("-")[0], 16)] = wanted, kept
 
     def _tell(self, fields: list[str]) -> None:
-        for gate, marks in (
-            ("DRAConsumableCapacity", ("allowMultipleAllocations", "requestPolicy")),
-            ("DRADeviceTaints", ("taints",)),
-        ):
-            ours = [field for field in fields if any(mark in field for mark in marks)]
-            fields = [field for field in fields if field not in ours]
-            if ours:
-                self._once(
-                    f"The API server dropped fields of our devices: its feature gate {gate} is off. Turn it on in "
-                    "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet; GPUs are published without them",
-                    ours,
-                )
-        if fields:
-            self._once("The API server changed fields of our devices, is there a webhook that does?", fields)
+        gated = [field for field in fields if "allowMultipleAllocations" in field or "requestPolicy" in field]
+        if gated:
+            self._once(
+                "The API server dropped fields of our devices: its feature gate DRAConsumableCapacity is off. Turn it on in "
+                "kube-apiserver, kube-scheduler, kube-controller-manager and kubelet; GPUs are published without them",
+                gated,
+            )
+        others = [field for field in fields if field not in gated]
+        if others:
+            self._once("The API server changed fields of our devices, is there a webhook that does?", others)
 
     def _once(self, event: str, fields: list[str]) -> None:
         if self._told.is_new(event):

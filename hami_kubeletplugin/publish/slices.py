@@ -16,8 +16,7 @@ Slice = dict[str, Any]
 """A ResourceSlice in its v1 JSON form."""
 
 _INDEX: Final = re.compile(r"([0-9a-f]{5,})-")
-_DEVICES_PER_SLICE: Final = 128
-_TAINTED_DEVICES_PER_SLICE: Final = 64
+_DEVICES_PER_SLICE: Final = 128  # 64 for devices with taints, which ours don't have
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,8 @@ class Write:
 
 def split(devices: Sequence[Device]) -> list[list[Device]]:
     """Devices per slice. No devices give one empty slice: the pool is known and empty, not unknown."""
-    limit = _TAINTED_DEVICES_PER_SLICE if any(d.get("taints") for d in devices) else _DEVICES_PER_SLICE
-    return [list(devices[i : i + limit]) for i in range(0, len(devices), limit)] or [[]]
+    starts = range(0, len(devices), _DEVICES_PER_SLICE)
+    return [list(devices[i : i + _DEVICES_PER_SLICE]) for i in starts] or [[]]
 
 
 def reconcile(pool: Pool, desired: Sequence[Sequence[Device]], observed: Iterable[Slice]) -> list[Write]:
@@ -149,11 +148,9 @@ def _new(pool: Pool, index: int, spec: Mapping[str, Any]) -> Slice:
 
 
 def _canonical(value: object, *, quantities: bool = False) -> object:
-    """A form in which what means the same is equal: no empty fields, no `timeAdded` of the server, capacities as numbers."""
+    """A form in which what means the same is equal: no empty fields, capacities as numbers."""
     if isinstance(value, Mapping):
-        fields = {
-            k: _canonical(v, quantities=quantities or k == "capacity") for k, v in value.items() if k != "timeAdded"
-        }
+        fields = {k: _canonical(v, quantities=quantities or k == "capacity") for k, v in value.items()}
         return {k: v for k, v in fields.items() if v not in (None, [], {})}
     if isinstance(value, list):
         return [_canonical(item, quantities=quantities) for item in value]

@@ -3,9 +3,9 @@
 reapply         a converted pod that is applied again -> patch that leaves it as it is
 convert         pod -> templates + JSON patch + warnings
 template        demand + annotations -> ResourceClaimTemplate, named by its content
+conflicts       variables and volumes that meet HAMi-core's own -> warnings, or a refusal
 demand          a container's resources -> how much of how many GPUs (HAMi's rules)
 annotations     a pod's annotations -> which GPUs
-conflicts       variables and volumes that meet HAMi-core's own -> warnings, or a refusal
 cel             expressions for ResourceSlice devices, escaped and guarded
 validate        ResourceClaim, ResourceClaimTemplate -> what is wrong with it
 """

@@ -176,7 +176,8 @@ def test_only_pods_with_gpus_are_reviewed(cluster: Cluster, webhook: Webhook) ->
 
     requested = {**container(), "resources": {"requests": {"nvidia.com/gpucores": "1"}}}
     for amount in ("gpu", "gpumem", "gpumemory", "gpumem_percentage", "gpucores", "priority"):
-        assert asks(gpu_pod("p", container("first"), wanting(**{amount: 1}))), amount
+        amounts: dict[str, Any] = {amount: 1}
+        assert asks(gpu_pod("p", container("first"), wanting(**amounts))), amount
     assert asks(gpu_pod("p", requested))
     assert asks(gpu_pod("p", container(), initContainers=[wanting("first", gpu=1)]))
     other = {**container(), "resources": {"limits": {"cpu": "1", "nvidia.com/gpu.shared": "1", "amd.com/gpu": "1"}}}
@@ -283,7 +284,7 @@ def test_the_webhook_may_write_its_own_templates_only(cluster: Cluster, webhook:
     ):
         with pytest.raises(KubectlFailed, match="the webhook may write ResourceClaimTemplates hami-gpu-"):
             cluster.kubectl(*words, "-n", NAMESPACE, *as_webhook)
-    for words in (
+    for asked in (
         ("get", "secrets"),
         ("create", "pods"),
         ("create", "secrets"),
@@ -293,4 +294,4 @@ def test_the_webhook_may_write_its_own_templates_only(cluster: Cluster, webhook:
         ("delete", "resourceclaims"),
     ):
         with pytest.raises(KubectlFailed):
-            cluster.kubectl("auth", "can-i", *words, "-n", "hami-system", *as_webhook)
+            cluster.kubectl("auth", "can-i", *asked, "-n", "hami-system", *as_webhook)

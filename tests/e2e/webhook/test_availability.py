@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,14 @@ def test_without_the_webhook(cluster: Cluster, webhook: Webhook) -> None:
 def test_updates(cluster: Cluster, webhook: Webhook) -> None:
     """The webhook is updated again and again while pods are created: none slips through unconverted."""
     with creating(cluster.kubeconfig) as pods:
+
+        def more_than(before: int) -> bool:
+            return pods.converted > before + 20
+
         for number in range(UPDATES):
             before = pods.converted
             assert webhook.replace() == 0
-            wait_for(f"pods after update {number}", lambda before=before: pods.converted > before + 20)
+            wait_for(f"pods after update {number}", partial(more_than, before))
     assert pods.unconverted == 0
     # In HTTP/1.1 nobody can close an idle connection and be sure that the other side is not about to use it, so a creation may
     # fail, closed. None was seen to here; with three times this load a few in hundreds of updates.

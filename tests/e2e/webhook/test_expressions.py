@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,10 +109,13 @@ EVERYTHING = {
         for mib in (1, 1023, 1024, 46068, 2**31 - 1)
     },
     **{
-        f"as long as can be: {field}": template(
-            demand(), Selection(**{field: values(MOST_VALUES, 63)}), Conversion(), ()
-        )
-        for field in ("uuids", "not_uuids", "types", "not_types")
+        f"as long as can be: {field}": template(demand(), longest, Conversion(), ())
+        for field, longest in {
+            "uuids": Selection(uuids=values(MOST_VALUES, 63)),
+            "not_uuids": Selection(not_uuids=values(MOST_VALUES, 63)),
+            "types": Selection(types=values(MOST_VALUES, 63)),
+            "not_types": Selection(not_types=values(MOST_VALUES, 63)),
+        }.items()
     },
     "16 GPUs of 8 sizes": template(
         demand(MAX_GPUS_PER_CONTAINER, None, 50, cores=30),
@@ -192,5 +196,5 @@ def test_devices_that_lack_everything_stop_nobody(daemon: Daemon, cluster: Clust
     assert look(cluster, "t4").limits == [(1000, 0)]
     assert look(cluster, "half").limits == [(23034, 0)]
     for name in impossible:
-        told = wait_for(f"the event of {name}", lambda name=name: cluster.events(name, "FailedScheduling"))
+        told = wait_for(f"the event of {name}", partial(cluster.events, name, "FailedScheduling"))
         assert all("cannot allocate all claims" in message for message in told), told

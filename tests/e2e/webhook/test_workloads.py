@@ -1,6 +1,7 @@
 """Controllers that make pods, on a node with eight GPUs of ten slots each; and what else there is in a namespace."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def workloads(eight_gpus: None, cluster: Cluster) -> Iterator[None]:
     """The smaller ones of the tests below, all at once."""
     for name in (GONE, LIMITED):
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        wait_for(f"the service account of {name}", lambda name=name: cluster.get("serviceaccount", "default", name))
+        wait_for(f"the service account of {name}", partial(cluster.get, "serviceaccount", "default", name))
     quota = {"hard": {f"{DRIVER}.deviceclass.resource.k8s.io/devices": "1"}}
     made = gpu_pod("x", wanting(gpu=1, gpumem=1000))
     cluster.apply(
@@ -167,10 +168,10 @@ def test_a_full_gpu(cluster: Cluster, eight_gpus: None) -> None:
     """Ten pods share a GPU; the eleventh waits, and runs when one of them leaves."""
     one = uuids(cluster)["hami-gpu-7"]
     names = [f"full-{number}" for number in range(10)]
-    chosen = {"annotations": {"use-gpuuuid": one}}
-    cluster.apply(*(gpu_pod(name, wanting(gpumem=100), **chosen) for name in names))
+    chosen = {"use-gpuuuid": one}
+    cluster.apply(*(gpu_pod(name, wanting(gpumem=100), annotations=chosen) for name in names))
     cluster.running(*names)
-    cluster.apply(gpu_pod("waits", wanting(gpumem=100), **chosen))
+    cluster.apply(gpu_pod("waits", wanting(gpumem=100), annotations=chosen))
     [told, *_] = wait_for("the event of the eleventh", lambda: cluster.events("waits", "FailedScheduling"))
     assert "cannot allocate all claims" in told
     cluster.delete("pod", names[3])

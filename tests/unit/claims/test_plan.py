@@ -94,6 +94,19 @@ def test_shares_of_one_request_on_one_gpu() -> None:
     assert len({made.cdi_device(share) for share in made.shares}) == 2
 
 
+def test_no_two_results_have_one_cdi_device() -> None:
+    """Alternatives, shares and devices of one request, each of which differs from the first in nothing else."""
+    results = [
+        result(0, request="gpu/big", shareID="one"),
+        result(0, request="gpu/small", shareID="one"),
+        result(0, request="gpu/big", shareID="two"),
+        result(1, request="gpu/big", shareID="one"),
+        result(0, request="gpu", shareID="one"),
+    ]
+    made = planned(claim("c", results), [pod("p", container("x", "c"))])
+    assert len({made.cdi_device(share) for share in made.shares}) == len(results)
+
+
 def test_a_share_in_two_running_containers_is_refused() -> None:
     """Both would get the whole limit."""
     with pytest.raises(

@@ -1,5 +1,6 @@
 """Which pods are read from the API server's cache, and when that is not trusted."""
 
+import asyncio
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,23 @@ async def test_a_cache_that_lags_is_not_trusted(change: Callable[[Json], Json | 
     api.outdated = {} if cached is None else {(NAMESPACE, "p"): cached}
     (found,) = await pods(api, obj)
     assert [c.name for c in found.containers] == ["x"]
+
+
+async def test_a_server_that_is_away_is_asked_every_other_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause doubles from a tenth of a second, and ends at two: pods wait for this, so it must not double for ever."""
+    api, obj = Api(), claim("c", [result()])
+    api.put(obj, pod("p", container("x", "c")))
+    api.away = True
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        api.away = len(pauses) < 12
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert await pods(api, obj)
+    assert pauses[0] <= 0.1
+    assert all(1 <= pause <= 2 for pause in pauses[5:12])
 
 
 async def test_several_pods_are_read_as_they_are() -> None:

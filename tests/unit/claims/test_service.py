@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hami_kubeletplugin.api.errors import ApiUnavailable
+from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.config import Access
@@ -212,6 +215,25 @@ async def test_a_claim_prepared_before_is_planned_anew_with_its_neighbour(node: 
     node.api.put(*both, pod("new", container("x", "c", "d")))
     devices((await node.prepare(both[1]))[0])
     assert node.limits(*both) == {UUID[0]: (1024, 10), UUID[2]: (2048, 0)}
+
+
+async def test_claims_of_one_call_are_worked_on_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the others of its container for neighbours; planning them again beside each would cost the square of them."""
+    claims = [claim(f"c{i}", [result(i, "1Gi", "10")]) for i in range(4)]
+    node.api.put(*claims, pod("p", container("x", *(f"c{i}" for i in range(4)))))
+    worked_on: list[str] = []
+    put = NodeFiles.put
+
+    def counted(self: NodeFiles, prepared: Prepared, *more: Any) -> None:
+        worked_on.append(prepared.name)
+        put(self, prepared, *more)
+
+    monkeypatch.setattr(NodeFiles, "put", counted)
+    for _ in range(2):  # at the repeat each knows the others' files
+        worked_on.clear()
+        for answer in await node.prepare(*claims):
+            devices(answer)
+        assert sorted(worked_on) == ["c0", "c1", "c2", "c3"]
 
 
 async def test_two_claims_of_a_container_in_one_call(node: Node) -> None:

@@ -37,7 +37,7 @@ class Node:
 
     def source(self, **options: Any) -> ToolkitDriverEdits:
         """The daemon's side."""
-        settings = {
+        settings: dict[str, Any] = {
             "toolkit": str(self.toolkit),
             "hook": "/usr/bin/nvidia-cdi-hook",
             "driver_root": self.root,

@@ -205,7 +205,8 @@ def run_probe(edits: DriverEdits, bundle: Path) -> str:
         (rootfs / library[1:]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(library, rootfs / library[1:])
     (bundle / "config.json").write_text(json.dumps(oci_config(edits, ["/usr/bin/probe"])))
-    command = ["runc", "--root", bundle / "state", "run", "--bundle", bundle, f"hami-edits-{os.getpid()}"]
+    words = ["--root", bundle / "state", "run", "--bundle", bundle, f"hami-edits-{os.getpid()}"]
+    command = ["runc", *map(str, words)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     return result.stdout

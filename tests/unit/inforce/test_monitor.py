@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import read_claim
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
@@ -20,8 +21,8 @@ from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.running import Loaded, loaded_now
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from tests.unit.claims.node import DRIVER, NODE, Json, claim, container, pod, ref, result, uid_of
 from tests.unit.claims.node import GPUS as INVENTORY
+from tests.unit.claims.node import NODE, Json, claim, container, pod, ref, result, uid_of
 from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree
 from tests.waiting import until
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
@@ -127,7 +128,7 @@ async def test_token_file_is_read_again(server: ApiServer, tmp_path: Path, monke
     file.write_text("old\n")
     server.token = "old"
     now = [1000.0]
-    monkeypatch.setattr(kube_client.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     async with KubeClient(Access(server.url, token_file=file)) as client:
         await client.get_claim("default", "c1")
         file.write_text("new\n")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hami_kubeletplugin.kube import quantity
 
-SUFFIXES = {
+SUFFIXES: dict[str, Fraction | int] = {
     "": 1,
     "m": Fraction(1, 1000),
     "u": Fraction(1, 10**6),

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class Preloaded:
 
     def environment(self, more: Mapping[str, object]) -> dict[str, str]:
         """Nothing but what is named."""
-        known = {"LD_PRELOAD": self._library, "VGPU_REPORT": 1, "CUDA_DEVICE_MEMORY_SHARED_CACHE": self.path} | more
+        known = {"LD_PRELOAD": self._library, "VGPU_REPORT": 1, "CUDA_DEVICE_MEMORY_SHARED_CACHE": self.path, **more}
         return {name: str(value) for name, value in known.items() if value is not None}
 
     def run(self, status: int = 0, **more: object) -> Report:
@@ -103,7 +104,8 @@ def test_the_drivers_region_is_taken_for_initialised(preloaded: Preloaded) -> No
     """Limits, UUIDs, priority and switch are the region's; the driver's variables agree with it."""
     preloaded.made_by_the_driver()
     told = variables(list(LIMITS.values()), region=str(preloaded.path))
-    for environment, consistent in ((told, "1"), ({}, "0")):
+    environments: tuple[tuple[dict[str, Any], str], ...] = ((told, "1"), ({}, "0"))
+    for environment, consistent in environments:
         found = preloaded.run(**environment)
         assert (found["cache.first"], found["consistent"]) == ("0", consistent)
         assert [found[f"memory.{i}"] for i in (0, 1)] == [str(1000 * MIB), str(2000 * MIB)]
@@ -207,7 +209,8 @@ def test_the_hook_and_the_library_agree(preloaded: Preloaded, native: Path, tmp_
     preloaded.made_by_the_driver()
     template = tmp_path / "template"
     template.write_bytes(preloaded.path.read_bytes())
-    command = [native / "hami-region-hook", "--template", template, "--region", preloaded.path, "--claim", "a/b"]
+    words = [native / "hami-region-hook", "--template", template, "--region", preloaded.path, "--claim", "a/b"]
+    command = list(map(str, words))
 
     def renew() -> bool:
         return subprocess.run(command, check=False, input=b"{}", timeout=30, stderr=subprocess.DEVNULL).returncode == 0

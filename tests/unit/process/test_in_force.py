@@ -44,7 +44,8 @@ def run(static: Path) -> Iterator[Callable[[Path], None]]:
 
 def claims(process: Process) -> str:
     """The line of the one claim in `hami-kubeletplugin claims`."""
-    command = [PROGRAM, "claims", "--plugin-dir", process.plugin_dir, "--hami-dir", process.root / "vgpu"]
+    words = [PROGRAM, "claims", "--plugin-dir", process.plugin_dir, "--hami-dir", process.root / "vgpu"]
+    command = list(map(str, words))
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.splitlines()[1]
 
 

@@ -1,5 +1,7 @@
 """publish.publisher: what it publishes, and how it repairs it. Over HTTP; waits are steered by the tests."""
 
+from functools import partial
+
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.fake.api_server import ApiServer
@@ -126,12 +128,16 @@ async def test_slices_of_others_are_left_alone(world: World) -> None:
 
 async def test_fight_with_another_writer_is_bounded(world: World) -> None:
     """Somebody who undoes each of our repairs makes us slower and slower, down to one write a minute, not busier."""
+
+    def repaired(writes: int) -> bool:
+        return world.server.writes > writes and len(world.devices) == 2
+
     for _ in range(10):
         writes = world.server.writes
         edited = world.slices[0]
         edited["spec"]["devices"].pop()
         world.server.put("resourceslices", edited)
-        await until(lambda writes=writes: world.server.writes > writes and len(world.devices) == 2)
+        await until(partial(repaired, writes))
         await world.quiet()
     assert world.time.slept == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     assert world.server.writes == 11

@@ -1,5 +1,7 @@
 """publish.publisher: API servers that are away, old, strict or lossy. Over HTTP; waits are steered by the tests."""
 
+from functools import partial
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -48,6 +50,15 @@ async def test_retry_after_is_kept(server: ApiServer) -> None:
         world.publisher.offer(TWO)
         await until(world.publisher.first_published.is_set)
         assert world.time.slept == [20]
+
+
+async def test_retry_after_has_a_limit(server: ApiServer) -> None:
+    """A server, or a proxy before it, that asks for a day gets two minutes: GPUs that nobody can use are worse."""
+    server.fail(429, times=1, headers={"Retry-After": "86400"})
+    async with running(server) as world:
+        world.publisher.offer(TWO)
+        await until(world.publisher.first_published.is_set)
+        assert world.time.slept == [120]
 
 
 @pytest.mark.parametrize("verb", ["get", "list", "watch", "create"])
@@ -101,9 +112,13 @@ async def test_forbidden_says_what_to_allow(server: ApiServer) -> None:
 
 async def test_watch_that_ends_goes_on(world: World) -> None:
     """A watch that the server ends is continued where it was: no list, no write, and changes are still seen."""
-    for count in (2, 3):
+
+    def watched(times: int) -> bool:
+        return world.server.requests["watch", "resourceslices"] >= times
+
+    for times in (2, 3):
         world.server.drop_watches()
-        await until(lambda count=count: world.server.requests["watch", "resourceslices"] >= count)
+        await until(partial(watched, times))
     assert world.server.requests["list", "resourceslices"] == 1
     assert world.server.writes == 1
     assert all(wait == 1 for wait in world.time.slept)

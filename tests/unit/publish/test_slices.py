@@ -2,7 +2,7 @@
 
 import copy
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hypothesis import given
@@ -71,11 +71,9 @@ def verbs(writes: list[Write]) -> list[str]:
 
 
 def test_split_at_the_apis_limits() -> None:
-    """128 devices fit a slice, 64 when any has a taint; no devices are one empty slice, so that the pool is known."""
+    """128 devices fit a slice; no devices are one empty slice, so that the pool is known."""
     plain = [device(str(n)) for n in range(129)]
     assert [len(part) for part in split(plain)] == [128, 1]
-    tainted = [{**plain[0], "taints": [{"key": "k", "effect": "NoSchedule"}]}, *plain[1:]]
-    assert [len(part) for part in split(tainted)] == [64, 64, 1]
     assert split([]) == [[]]
     assert [d for part in split(plain) for d in part] == plain
 
@@ -134,7 +132,7 @@ def test_deleted_slice_comes_back() -> None:
 
 def test_edits_are_undone() -> None:
     """Edits of devices, pool and owner are found and undone with one write."""
-    for edit in (
+    edits: tuple[Callable[[dict[str, Any]], object], ...] = (
         lambda s: s["spec"]["devices"][0]["capacity"]["memory"].update(value="80Gi"),
         lambda s: s["spec"]["devices"].append(B),
         lambda s: s["spec"]["pool"].update(resourceSliceCount=2),
@@ -142,7 +140,8 @@ def test_edits_are_undone() -> None:
         lambda s: s["metadata"].update(
             ownerReferences=[{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "old"}]
         ),
-    ):
+    )
+    for edit in edits:
         server = Server()
         server.apply([[A]])
         right = copy.deepcopy(server.one(0))

@@ -153,8 +153,8 @@ async def test_too_deep_for_who_looks_at_it(both: Both) -> None:
     for depth in (100, *range(940, 1000, 2), 2000):
         deep = "[" * depth + "]" * depth
         body = json.dumps(review(gpu_pod()))
-        body = body.replace('"resources": {', f'"resources": {{"claims": {deep}, "more": {deep}, ', 1).encode()
-        assert (await api_server.ask("/mutate", body)).status in {200, 400}
+        body = body.replace('"resources": {', f'"resources": {{"claims": {deep}, "more": {deep}, ', 1)
+        assert (await api_server.ask("/mutate", body.encode())).status in {200, 400}
     webhook.templates.error = RecursionError()
     assert (await api_server.ask("/mutate", review(gpu_pod()))).status == 400
 

@@ -29,8 +29,9 @@ def test_a_new_certificate_serves_and_vouches_for_nobody() -> None:
     """ECDSA P-256, for 90 days and all names, for servers only, no CA: trust in it is trust in nothing else."""
     pair = make(HOSTS, NOW)
     found = x509.load_pem_x509_certificate(pair.chain.encode())
-    assert isinstance(found.public_key(), ec.EllipticCurvePublicKey)
-    assert isinstance(found.public_key().curve, ec.SECP256R1)
+    key = found.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    assert isinstance(key.curve, ec.SECP256R1)
     assert found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
     usage = found.extensions.get_extension_for_class(x509.KeyUsage).value
     assert (usage.digital_signature, usage.key_cert_sign) == (True, False)

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from hami_kubeletplugin.api.errors import ApiConflict, ApiNotFound, ApiUnavailable
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.fake.api_patch import STRATEGIC, patched
 from hami_kubeletplugin.fake.api_store import Key, Refusal, Store
-from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS
+from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
 from hami_kubeletplugin.webhook.certificate import api_objects
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair
 from hami_kubeletplugin.webhook.certificate.rotation import Rotation
@@ -88,7 +88,8 @@ class Replica:
     def __init__(self, world: World, loop: asyncio.AbstractEventLoop, more_hosts: str = "") -> None:
         self._world, self._loop, self._gate = world, loop, loop.create_future()
         self._wake: datetime | None = None
-        self.rotation = Rotation(Certificates(tls_hosts=more_hosts), self, now=lambda: world.now, sleep=self._sleep)
+        api = cast(CertificateClient, self)
+        self.rotation = Rotation(Certificates(tls_hosts=more_hosts), api, now=lambda: world.now, sleep=self._sleep)
         self._task = loop.create_task(self._live())
 
     @property
