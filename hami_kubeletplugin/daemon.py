@@ -100,10 +100,11 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             on_change=hardware_changed,
         )
         claim_api = ClaimClient(access)
+        edits = driver_edits_for(settings)
         claims = Claims(
             api=claim_api,
             inventory=hardware.inventory,
-            edits=driver_edits_for(settings),
+            edits=edits,
             files=NodeFiles(
                 records=records,
                 specs=specs,
@@ -148,6 +149,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
         finally:
+            edits.close()
             await asyncio.to_thread(claims.close)
             claim_api.close()
 

@@ -167,7 +167,8 @@ class Claims:
         wait(futures.values(), timeout=max(deadline - time.monotonic(), 0))
         answers: dict[str, T | HamiError] = {}
         for ref, future in futures.items():
-            answers[ref.uid] = self._answer(ref, future, verb)
+            answer = self._answer(ref, future, verb)
+            answers[ref.uid] = answer
         return answers
 
     def _answer(self, ref: ClaimRef, future: Future[T], verb: str) -> T | HamiError:

@@ -57,6 +57,9 @@ class DriverEditsSource(Protocol):
             HardwareError: They can't be had; says what is missing and what to do.
         """
 
+    def close(self) -> None:
+        """Nobody waits for edits any more."""
+
 
 class NoDriverEdits:
     """`--driver-edits=none`: simulated GPUs, or a node where something else brings the driver into every container.
@@ -67,6 +70,9 @@ class NoDriverEdits:
     def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:  # noqa: ARG002
         """Nothing for any GPU."""
         return DriverEdits(per_gpu={uuid: ContainerEdits() for uuid in uuids})
+
+    def close(self) -> None:
+        """Nothing goes on."""
 
 
 class RuntimeDriverEdits:
@@ -94,3 +100,6 @@ class RuntimeDriverEdits:
             visible="uuids",
             no_libcuda=None if self._found else _NOT_INJECTED,
         )
+
+    def close(self) -> None:
+        """Nothing goes on."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.edits import DriverEdits
-from hami_kubeletplugin.gpu.toolkit_run import ToolkitRefused, output
+from hami_kubeletplugin.gpu.toolkit_run import ToolkitRefused, ToolkitRuns
 from hami_kubeletplugin.gpu.toolkit_spec import ToolkitSpec, decode
 from hami_kubeletplugin.observe.log import get_logger
 
@@ -74,8 +74,9 @@ class ToolkitDriverEdits:
         self._root, self._host_root = driver_root, host_driver_root or driver_root
         self._driver_version = driver_version
         self._result: _Result | None = None
+        self._process = ToolkitRuns()
         self._lock = threading.Lock()
-        self._runs = 0
+        self._ended = 0
         self._last: _Result | HardwareError | None = None
 
     def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:
@@ -86,16 +87,20 @@ class ToolkitDriverEdits:
         """
         result = self._result
         if result is None or not self._serves(result, uuids):
-            result = self._made(uuids, self._runs, deadline)
+            result = self._made(uuids, self._ended, deadline)
         spec = result.spec.moved(str(self._root), str(self._host_root))
         return DriverEdits(common=spec.common, per_gpu={uuid: spec.per_gpu[uuid] for uuid in uuids})
+
+    def close(self) -> None:
+        """End the run that goes on; those who wait for it get an error."""
+        self._process.stop()
 
     def _made(self, uuids: Collection[str], known: int, deadline: float) -> _Result:
         """A result that serves these GPUs, from one run over all of them, or if that fails from one for these alone.
 
         Args:
             uuids: The GPUs.
-            known: The number of runs that had begun when the caller last looked: one that began later counts for it too.
+            known: The number of runs that had ended when the caller came: one that ended later is the caller's too.
             deadline: By the monotonic clock.
         """
         if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0)):
@@ -103,12 +108,12 @@ class ToolkitDriverEdits:
         try:
             if self._result is not None and self._serves(self._result, uuids):
                 return self._result
-            if self._runs == known:
-                self._runs += 1
+            if self._ended == known:
                 try:
                     self._last = self._generate([])
                 except HardwareError as error:
                     self._last = error
+                self._ended += 1
             if isinstance(self._last, _Result):
                 return self._kept(self._last, uuids)
             if self._last is not None and not isinstance(self._last, ToolkitRefused):
@@ -151,7 +156,7 @@ class ToolkitDriverEdits:
             f"--nvidia-cdi-hook-path={self._hook}",
             *(f"--device-id={uuid}" for uuid in uuids),
         ]
-        spec = decode(output(toolkit, arguments, self._timeout))
+        spec = decode(self._process.output(toolkit, arguments, self._timeout))
         prints = _prints(_files(spec))
         log.info(
             "nvidia-ctk described the driver",

@@ -1,4 +1,4 @@
-"""One run of `nvidia-ctk`: bounded in time and in what it prints, and never outliving the call. Blocking."""
+"""A run of `nvidia-ctk`: bounded in time and in what it prints, and never outliving the call. Blocking."""
 
 import contextlib
 import os
@@ -6,6 +6,7 @@ import re
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from typing import IO, Final
 
@@ -24,34 +25,56 @@ class ToolkitRefused(HardwareError):
     """The toolkit ran and said no."""
 
 
-def output(toolkit: str, arguments: list[str], timeout: float) -> bytes:
-    """What the toolkit prints.
+class ToolkitRuns:
+    """Runs of the toolkit, one at a time, that the end of the daemon ends too."""
 
-    Args:
-        toolkit: The program.
-        arguments: For it.
-        timeout: Seconds that it may take.
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
 
-    Raises:
-        ToolkitRefused: It ended with an error; has its own words.
-        HardwareError: It can't be run, takes too long, or is no nvidia-ctk.
-    """
-    process = _started(toolkit, arguments)
-    try:
-        printed, complained = _read(process, time.monotonic() + timeout)
-    except TimeoutError:
-        raise HardwareError(
-            f"nvidia-ctk did not finish within {timeout:g} s: does the driver hang? Look at nvidia-smi and the kernel's log"
-        ) from None
-    finally:
-        _end(process)
-    if process.returncode != 0:
-        raise ToolkitRefused(
-            f"nvidia-ctk failed with status {process.returncode}: {_told(complained)}. Is the driver loaded (nvidia-smi)?"
-        )
-    if len(printed) == _STDOUT_LIMIT:
-        raise HardwareError(f"nvidia-ctk printed more than {_STDOUT_LIMIT} bytes: {toolkit} is no nvidia-ctk")
-    return printed
+    def stop(self) -> None:
+        """End the run that goes on, if any; no other begins."""
+        with self._lock:
+            self._stopped = True
+            if self._process is not None:
+                _kill(self._process)
+
+    def output(self, toolkit: str, arguments: list[str], timeout: float) -> bytes:
+        """What the toolkit prints.
+
+        Args:
+            toolkit: The program.
+            arguments: For it.
+            timeout: Seconds that it may take.
+
+        Raises:
+            ToolkitRefused: It ended with an error; has its own words.
+            HardwareError: It can't be run, takes too long, or is no nvidia-ctk.
+        """
+        with self._lock:
+            if self._stopped:
+                raise HardwareError("nvidia-ctk is not run any more: the daemon stops")
+            process = self._process = _started(toolkit, arguments)
+        try:
+            printed, complained = _read(process, time.monotonic() + timeout)
+        except TimeoutError:
+            raise HardwareError(
+                f"nvidia-ctk did not finish within {timeout:g} s: does the driver hang? "
+                "Look at nvidia-smi and the kernel's log"
+            ) from None
+        finally:
+            _end(process)
+            with self._lock:
+                self._process = None
+        if process.returncode != 0:
+            raise ToolkitRefused(
+                f"nvidia-ctk failed with status {process.returncode}: {_told(complained)}. "
+                "Is the driver loaded (nvidia-smi)?"
+            )
+        if len(printed) == _STDOUT_LIMIT:
+            raise HardwareError(f"nvidia-ctk printed more than {_STDOUT_LIMIT} bytes: {toolkit} is no nvidia-ctk")
+        return printed
 
 
 def _started(toolkit: str, arguments: list[str]) -> "subprocess.Popen[bytes]":
@@ -106,8 +129,7 @@ def _read(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, b
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """End the process and those that it started, and close our ends of its pipes."""
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         # One in uninterruptible sleep ends with the call into the driver.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_TIMEOUT)
@@ -115,6 +137,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _told(stderr: bytes) -> str:
