@@ -164,19 +164,26 @@ class ClaimReader:
         with self._lock:
             mine = [one for one in dict.fromkeys(wanted) if one not in self._answers]
             extra = [one for one in beside if mine and one not in self._answers]
-            self._answers |= {one: Future() for one in (*mine, *extra)}
+            made: dict[Wanted, Future[Json | ApiError]] = {one: Future() for one in (*mine, *extra)}
+            self._answers |= made
+            futures = [self._answers[one] for one in wanted]
         try:
             for start in range(0, len(mine), _AT_ONCE):
                 self._ask(mine[start : start + _AT_ONCE], extra if start == 0 else [])
         finally:
-            for one in (*mine, *extra):  # a fault of ours: nobody waits for ever
-                if not self._answers[one].done():
-                    self._answers[one].set_result(_unanswered(one))
-        seconds = max(self._deadline - time.monotonic(), 0)
+            for one, future in made.items():  # a fault of ours: nobody waits for ever
+                if not future.done():
+                    future.set_result(_unanswered(one))
+        return [self._result(one, future) for one, future in zip(wanted, futures, strict=True)]
+
+    def _result(self, one: Wanted, future: Future[Json | ApiError]) -> Json | ApiError:
         try:
-            return [self._answers[one].result(timeout=seconds + 1) for one in wanted]
+            answer = future.result(timeout=max(self._deadline - time.monotonic(), 0) + 1)
         except TimeoutError:
-            return [_unanswered(one) for one in wanted]
+            return _unanswered(one)
+        if isinstance(answer, ApiError) and self._answers.get(one) is not future:
+            (answer,) = self._get([one])  # it was asked for on somebody's guess, once
+        return answer
 
     def _ask(self, wanted: Sequence[Wanted], beside: Sequence[Wanted]) -> None:
         """Ask until all is answered, or time is over."""

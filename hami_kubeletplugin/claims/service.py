@@ -24,8 +24,10 @@ from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
 log = get_logger()
 T = TypeVar("T")
 
-WORKERS: Final = 16
-"""Claims that are worked on at the same time; more wait their turn."""
+WORKERS: Final = 64
+"""Claims that are prepared at the same time; more wait their turn. Some that wait for the API server must not stop all others."""
+_UNPREPARING: Final = 16
+"""Claims that are unprepared at the same time, in threads of their own: what waits for the API server never holds them up."""
 _PATIENCE: Final = 0.8
 """Part of a call's time in which the API server is asked again if it is away."""
 
@@ -61,7 +63,8 @@ class Claims:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
         self._locks, self._guess = ClaimLocks(), PodGuess()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="claim")
+        self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
+        self._unpreparing = ThreadPoolExecutor(_UNPREPARING, thread_name_prefix="unprepare")
 
     def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """Prepare claims; see `ClaimService.prepare`."""
@@ -75,12 +78,12 @@ class Claims:
             guess=self._guess,
         )
         deadline = now + self._timeout
-        return self._each(refs, lambda ref: self._prepare(ref, reader, asked, deadline), "prepare", deadline)
+        return self._each(refs, lambda ref: self._prepare(ref, reader, asked, deadline), self._preparing, deadline)
 
     def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
         """Unprepare claims; see `ClaimService.unprepare`."""
         deadline = time.monotonic() + self._timeout
-        return self._each(refs, lambda ref: self._unprepare(ref, deadline), "unprepare", deadline)
+        return self._each(refs, lambda ref: self._unprepare(ref, deadline), self._unpreparing, deadline)
 
     def restore(self, uid: str) -> bool:
         """Make what a claim's record tells of be there again, after a reboot, a kill or a deletion by somebody.
@@ -103,7 +106,8 @@ class Claims:
 
     def close(self) -> None:
         """Wait until no work is under way any more; none is taken from then on."""
-        self._workers.shutdown(wait=True, cancel_futures=True)
+        for workers in (self._preparing, self._unpreparing):
+            workers.shutdown(wait=True, cancel_futures=True)
 
     def _prepare(
         self, ref: ClaimRef, reader: ClaimReader, asked: Container[str], deadline: float
@@ -155,7 +159,7 @@ class Claims:
         self._files.put(prepared, gpus, edits)
 
     def _each(
-        self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], T], verb: str, deadline: float
+        self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], T], workers: ThreadPoolExecutor, deadline: float
     ) -> dict[str, T | HamiError]:
         """Run `work` for every claim, and answer for every claim in time. What is given up ends by itself, under its lock."""
 
@@ -163,11 +167,11 @@ class Claims:
             with bound_contextvars(claim=ref.full_name, claim_uid=ref.uid):
                 return work(ref)
 
-        futures: dict[ClaimRef, Future[T]] = {ref: self._workers.submit(named, ref) for ref in dict.fromkeys(refs)}
+        futures: dict[ClaimRef, Future[T]] = {ref: workers.submit(named, ref) for ref in dict.fromkeys(refs)}
         wait(futures.values(), timeout=max(deadline - time.monotonic(), 0))
         answers: dict[str, T | HamiError] = {}
         for ref, future in futures.items():
-            answer = self._answer(ref, future, verb)
+            answer = self._answer(ref, future, "prepare" if workers is self._preparing else "unprepare")
             answers[ref.uid] = answer
         return answers
 

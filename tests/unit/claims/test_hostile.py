@@ -48,7 +48,7 @@ async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
     node.api.put(bad, its_pod)
     await node.prepare(one, bad)
     node.specs.remove(one["metadata"]["uid"])
-    real_load, real_get = node.state.load, node.api.get_claim
+    real_load, real_get = node.files.load, node.api.get_claim
 
     def load(uid: str) -> object:
         if uid == bad["metadata"]["uid"]:
@@ -60,7 +60,7 @@ async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
             raise RuntimeError("a fault of ours")
         return await real_get(namespace, name)
 
-    monkeypatch.setattr(node.state, "load", load)
+    monkeypatch.setattr(node.files, "load", load)
     monkeypatch.setattr(node.api, "get_claim", get_claim)
     recovery = node.recovery()
     with capture_logs() as log:
