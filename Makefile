@@ -1,6 +1,7 @@
 # Two commands do all the set-up on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+COVERAGE :=
 
 .PHONY: demo test check machine unit e2e cluster cluster-down bench wire lock format clean
 
@@ -13,6 +14,7 @@ BIN := .venv/bin
 demo: .venv/.ready ## the whole way on simulated GPUs, no cluster needed
 	$(BIN)/hami-kubeletplugin demo
 
+test: COVERAGE := --cov --cov-report=
 test: check machine unit e2e ## everything that decides whether the software works
 
 machine: ## packages that tests need: installed where that is possible, else those tests say what they lack
@@ -26,7 +28,8 @@ check: .venv/.ready ## lint, format, types, floors, generated code fresh
 	hack/wire --check
 
 unit: .venv/.ready
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit $(COVERAGE)
+	@$(if $(COVERAGE),echo "unit tests cover $$($(BIN)/coverage report --format=total) % of the lines (more: $(BIN)/coverage report)")
 
 e2e: .venv/.ready ## the real cluster; says what it leaves out where it can't run
 	hack/e2e
@@ -44,8 +47,8 @@ wire: .venv/.ready ## generate hami_kubeletplugin/kubelet/wire from proto/
 	hack/wire
 
 lock: .venv/.ready ## renew requirements/*.txt
-	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --no-header --allow-unsafe -o requirements/run.txt pyproject.toml
-	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --strip-extras --no-header --allow-unsafe --extra dev -o requirements/dev.txt pyproject.toml
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe -o requirements/run.txt pyproject.toml
+	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe --extra dev -o requirements/dev.txt pyproject.toml
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

@@ -3,8 +3,9 @@
     images.py OUTPUT_DIR
 
 Makes localhost/pause:1 (the pod sandbox), localhost/busybox:1, localhost/glibc:1 (a dynamically linked shell and coreutils, so
-that /etc/ld.so.preload takes effect in it) and localhost/variables:1, the same with variables that break HAMi-core's limits. Load
-each with `ctr -n k8s.io images import FILE`.
+that /etc/ld.so.preload takes effect in it), localhost/variables:1, the same with variables that break HAMi-core's limits, and
+my/cuda-program:1, the same under the name that our examples have for the user's own program; it waits. Load each with
+`ctr -n k8s.io images import FILE`.
 """
 
 import hashlib
@@ -41,6 +42,8 @@ GLIBC_PROGRAMS = (
     "touch",
 )
 VARIABLES = ("CUDA_VISIBLE_DEVICES=1", "GPU_CORE_UTILIZATION_POLICY=disable", "CUDA_REDIRECT=/lib/libcuda.so.1")
+EXAMPLE = ["sh", "-c", "trap exit TERM; sleep infinity & wait"]
+"""A shell that waits goes at once when it is told to; `sleep` as the first process would not."""
 PAUSE = """\
 #include <signal.h>
 #include <unistd.h>
@@ -137,6 +140,7 @@ def main(folder: Path) -> None:
     files, links = common | _with_libraries(programs), {"bin/sh": "bash"}
     write_image(folder, "localhost/glibc:1", ["/bin/sh"], files, links)
     write_image(folder, "localhost/variables:1", ["/bin/sh"], files, links, env=VARIABLES)
+    write_image(folder, "docker.io/my/cuda-program:1", EXAMPLE, files, links)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.scheduler import FakeScheduler
+from tests import CHECKOUT
 
 NODE = "node-1"
 T = TypeVar("T")
@@ -51,7 +52,13 @@ class Process:
             "--driver-edits": "none",
             "--simulate": "a100x8",
         }
-        env = {"PATH": os.environ["PATH"], "NODE_NAME": NODE, "KUBECONFIG": str(self.kubeconfig), **environment}
+        env = {
+            "PATH": os.environ["PATH"],
+            "NODE_NAME": NODE,
+            "KUBECONFIG": str(self.kubeconfig),
+            **CHECKOUT,
+            **environment,
+        }
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *program, "run", *(str(a) for pair in arguments.items() for a in pair), *options, env=env, stderr=log

@@ -10,13 +10,14 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
+from tests import CHECKOUT
 from tests.unit.process.daemon import PROGRAM, Process, allocated
 from tests.waiting import until
 
 
 def call(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", **environment}
+    env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", **CHECKOUT, **environment}
     return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=30, env=env, check=False)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
+from tests import CHECKOUT
 from tests.unit.proc_tree import is_root
 from tests.unit.process.daemon import PROGRAM, Process, allocated
 from tests.waiting import until
@@ -45,8 +46,9 @@ def run(static: Path) -> Iterator[Callable[[Path], None]]:
 def claims(process: Process) -> str:
     """The line of the one claim in `hami-kubeletplugin claims`."""
     words = [PROGRAM, "claims", "--plugin-dir", process.plugin_dir, "--hami-dir", process.root / "vgpu"]
-    command = list(map(str, words))
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.splitlines()[1]
+    command, env = list(map(str, words)), {**os.environ, **CHECKOUT}
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True, timeout=30)
+    return done.stdout.splitlines()[1]
 
 
 async def test_a_static_program_is_reported(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
+from tests import CHECKOUT
 from tests.unit.webhook.admission.https import ApiServerSide, CertificateFiles, gpu_pod, pod, review
 from tests.waiting import until
 
@@ -42,7 +43,7 @@ class Process:
         """Start it; does not wait for anything."""
         tls = () if own_certificate else ("--tls-cert-file", self.files.cert, "--tls-key-file", self.files.key)
         fixed = ("--listen", "127.0.0.1", "--port", str(port), "--drain-delay", "0.3", *tls, *options)
-        env = {"PATH": os.environ["PATH"], "KUBECONFIG": str(self.kubeconfig)}
+        env = {"PATH": os.environ["PATH"], "KUBECONFIG": str(self.kubeconfig), **CHECKOUT}
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(PROGRAM, "run", *fixed, env=env, stderr=log)
 

@@ -13,7 +13,7 @@ import yaml
 
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.fake.api_server import ApiServer
-from tests import REPOSITORY
+from tests import CHECKOUT, REPOSITORY
 
 PROGRAM = Path(sys.executable).parent / "hami-webhook"
 POD = """\
@@ -29,7 +29,7 @@ MIB = POD.replace("gpumem-percentage: 50", "gpumem: 4000")
 
 def call(*arguments: str | Path, text: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run the command to its end."""
-    env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", **environment}
+    env = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", **CHECKOUT, **environment}
     return subprocess.run(
         [PROGRAM, "convert", *arguments], input=text.encode(), capture_output=True, timeout=30, env=env, check=False
     )
