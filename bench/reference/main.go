@@ -50,7 +50,7 @@ func (d *driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplug
 	return atOnce(claims, func(claim kubeletplugin.NamespacedObject) (types.UID, error) {
 		defer d.hold(claim.UID)()
 		// The record last: what it tells of is there for as long as it is.
-		return claim.UID, errors.Join(remove(d.spec(claim.UID)), remove(d.record(claim.UID)))
+		return claim.UID, errors.Join(os.RemoveAll(d.spec(claim.UID)), os.RemoveAll(d.record(claim.UID)))
 	}), nil
 }
 
@@ -127,13 +127,6 @@ func write(path string, content any, mode fs.FileMode, durable bool) error {
 	return errors.Join(directory.Sync(), directory.Close())
 }
 
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // atOnce does all claims of a call at the same time.
 func atOnce[Claim, Answer any](claims []Claim, work func(Claim) (types.UID, Answer)) map[types.UID]Answer {
 	var group sync.WaitGroup
@@ -187,12 +180,11 @@ func run() error {
 		kubeletplugin.KubeClient(client), kubeletplugin.DriverName(*name), kubeletplugin.NodeName(*node),
 		kubeletplugin.PluginDataDirectoryPath(*plugin), kubeletplugin.RegistrarDirectoryPath(*registry),
 		kubeletplugin.Serialize(false), kubeletplugin.HealthService(false))
-	if err != nil {
-		return err
+	if err == nil {
+		<-ctx.Done()
+		helper.Stop()
 	}
-	<-ctx.Done()
-	helper.Stop()
-	return nil
+	return err
 }
 
 func main() {
