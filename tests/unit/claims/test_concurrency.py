@@ -144,12 +144,11 @@ async def test_unprepares_never_wait_for_the_api_server(node: Node) -> None:
     prepared, *waiting = (obj for obj, _ in pairs)
     devices((await node.prepare(prepared))[0])
     node.api.hold = threading.Event()
-    calls = [asyncio.create_task(node.prepare(obj)) for obj in waiting]
+    call = asyncio.create_task(node.prepare(*waiting))
     await until(lambda: node.claims._preparing._work_queue.qsize() > 0)
     assert await node.unprepare(prepared) == [None]
     node.api.hold.set()
-    for call in calls:
-        assert devices((await call)[0])
+    assert all(devices(answer) for answer in await call)
 
 
 async def test_more_claims_than_threads(node: Node) -> None:

@@ -227,7 +227,7 @@ async def test_claims_of_one_call_are_worked_on_once(node: Node, monkeypatch: py
     put = NodeFiles.put
 
     def counted(self: NodeFiles, prepared: Prepared, *more: Any) -> None:
-        worked_on.append(prepared.name)
+        worked_on.append(prepared.ref.name)
         put(self, prepared, *more)
 
     monkeypatch.setattr(NodeFiles, "put", counted)
