@@ -61,6 +61,7 @@ async def test_one_claim_is_never_worked_on_twice_at_once(
     held = SlowPut(monkeypatch, one["metadata"]["uid"])
     calls = [asyncio.create_task(node.prepare(one)) for _ in range(3)]
     assert await asyncio.to_thread(held.started.wait, 20)
+    await until_asked(node, one, 3)
     taking_away = asyncio.create_task(node.unprepare(one))
     await until_asked(node, one, 4)
     assert not taking_away.done()
