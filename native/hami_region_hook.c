@@ -1,18 +1,18 @@
 /* Renews the shared region of a container before its first process runs: a createRuntime hook, on the host.
  *
- *     hami-region-hook --template FILE --region FILE --claim NAMESPACE/NAME [--pod UID]...   <STATE
+ *     hami-region-hook --region FILE --size BYTES [--content OFFSET:HEX]... --claim NAMESPACE/NAME [--pod UID]...   <STATE
  *
  * HAMi-core keeps a container's limits and memory use in this file, and whoever ran before has written to it: a process
  * that was killed would count for ever, and limits that a container changed would stay. So at each start, restarts
- * included, of which the driver hears nothing, the content is replaced by the template's. The file itself stays, since
- * the runtime has mounted it already. A region that a process still uses is never touched.
+ * included, of which the driver hears nothing, the content becomes what the arguments say: these pieces, and zeros. The
+ * file itself stays, since the runtime has mounted it already. A region that a process still uses is never touched.
  *
  * Exit status 0; or 1, and one line on stderr that the runtime makes part of its error: the container does not start, the
  * kubelet shows the line in an event of the pod and tries again. Nothing here needs a shell, /proc, an environment or a
  * heap, and nothing waits: no open and no lock can block, and an alarm ends it before the runtime's time-out would.
  *
- * Trusted are the arguments, the template, and the folders of both files. Not trusted is the region: a container can
- * give it any content, size, owner and mode. Who reads regions meanwhile has to use read(2), since a mapped one shrinks at
+ * Trusted are the arguments and the region's folder. Not trusted is the region: a container can give it any content, size,
+ * owner and mode. Who reads regions meanwhile has to use read(2), since a mapped one shrinks at
  * first.
  *
  *     gcc -std=c11 -static -O2 -Wall -Wextra -Werror -o hami-region-hook hami_region_hook.c container_state.c
@@ -33,12 +33,15 @@
 #define SECONDS 8 /* the CDI spec gives it 10 */
 #endif
 #define MAGIC 19920718
+#define MAGIC_SIZE ((off_t)sizeof(int32_t))
 
-/* What the files of HAMi-core's layouts measure: 1.2 and 1.1, and v0. A template of another size was cut short, and programs
- * hang on such a region. 2008985, of version 2.8.1, is missing on purpose: that one keeps no limits. */
-static const off_t SIZES[] = {2008953, 1197897};
+/* What the files of HAMi-core's layouts measure: 1.2 and 1.1, and v0. Programs hang on a region of another size. 2008985, of
+ * version 2.8.1, is missing on purpose: that one keeps no limits. */
+#define LARGEST 2008953
+static const off_t SIZES[] = {LARGEST, 1197897};
 
-static const char *template_path, *region_path, *claim;
+static const char *region_path, *claim, *size_given;
+static unsigned char pristine[LARGEST]; /* what the region has to hold; a page of it costs memory once something is in it */
 static char *const *arguments;
 
 /* One line of all words, whatever is in them. Does only what a signal handler may do. */
@@ -105,18 +108,50 @@ static int open_file(const char *what, const char *path, int mode, struct stat *
     return file;
 }
 
-static int open_template(off_t *size) {
-    struct stat found;
-    int32_t magic = 0;
-    int file = open_file("template", template_path, O_RDONLY, &found), known = 0;
-    if ((found.st_mode & (S_IWGRP | S_IWOTH)) || (found.st_uid != 0 && found.st_uid != geteuid()))
-        fail_file("template", template_path, "others than root can write to it");
-    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) known |= found.st_size == SIZES[i];
-    if (!known) fail_file("template", template_path, "it is cut short, or of a size that no region has");
-    if (pread(file, &magic, sizeof magic, 0) != sizeof magic || magic != MAGIC)
-        fail_file("template", template_path, "it does not begin as an initialised region does");
-    *size = found.st_size;
-    return file;
+static _Noreturn void fail_call(const char *word) {
+    FAIL("can't use ", word, " here; the CDI spec that calls this and the program are of different versions");
+}
+
+/* A number in decimal, no longer than the largest size. */
+static off_t number(const char *text, const char **end) {
+    off_t value = 0;
+    for (*end = text; **end >= '0' && **end <= '9' && value <= LARGEST; (*end)++) value = 10 * value + (**end - '0');
+    return value;
+}
+
+static off_t read_size(void) {
+    const char *end;
+    off_t size = number(size_given, &end);
+    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++)
+        if (*end == '\0' && size == SIZES[i]) return size;
+    FAIL("claim ", claim, ": ", size_given, " bytes is not the size of a region; a newer driver may know it");
+}
+
+static int digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* One piece, OFFSET:HEX, goes to its place in `pristine`; how long it is. */
+static size_t read_piece(const char *piece, off_t size, off_t *offset) {
+    const char *hex;
+    size_t length = 0;
+    *offset = number(piece, &hex);
+    if (hex == piece || *hex++ != ':') fail_call(piece);
+    for (; hex[0] != '\0'; hex += 2, length++) {
+        int high = digit(hex[0]), low = high < 0 ? -1 : digit(hex[1]);
+        if (low < 0 || *offset + (off_t)length >= size) fail_call(piece);
+        pristine[*offset + (off_t)length] = (unsigned char)(high << 4 | low);
+    }
+    return length;
+}
+
+static void read_content(off_t size) {
+    int32_t magic;
+    off_t offset;
+    for (char *const *option = arguments; *option != NULL; option += 2)
+        if (strcmp(option[0], "--content") == 0) read_piece(option[1], size, &offset);
+    memcpy(&magic, pristine, sizeof magic);
+    if (magic != MAGIC) FAIL("claim ", claim, ": the content does not begin as an initialised region does");
 }
 
 static int lease(int file, int kind) {
@@ -149,13 +184,6 @@ static void write_all(int file, const void *data, size_t size, off_t at) {
     if (done != (ssize_t)size) fail_writing(done < 0 ? errno : ENOSPC);
 }
 
-/* The template's next part; how long it is. */
-static size_t read_template(int file, unsigned char *block, size_t room, off_t at, off_t size) {
-    size_t length = size - at < (off_t)room ? (size_t)(size - at) : room;
-    if (pread(file, block, length, at) != (ssize_t)length) fail_file("template", template_path, "it can't be read to its end");
-    return length;
-}
-
 /* As the driver made it, so that any user can use it. */
 static void restore_owner_and_mode(int region, const struct stat *found) {
     int other = found->st_uid != geteuid() || found->st_gid != getegid();
@@ -164,39 +192,62 @@ static void restore_owner_and_mode(int region, const struct stat *found) {
 }
 
 /* Drop everything, so that nothing a container put there stays on the disk; write what is not zero; last what makes it count. */
-static void renew(int region, int template, off_t size) {
-    static unsigned char block[16384], written[sizeof block];
-    static const unsigned char zeros[sizeof block];
-    const int32_t magic = MAGIC;
+static void renew(int region, off_t size) {
     /* One byte stays: ext4 takes a file that was emptied for one that is being replaced, and would bring it to the disk when it
      * is closed (auto_da_alloc), which takes longer than all the rest. */
     if (ftruncate(region, 1) != 0 || ftruncate(region, size) != 0) fail_writing(errno);
-    for (off_t at = 0; at < size; at += (off_t)sizeof block) {
-        size_t length = read_template(template, block, sizeof block, at, size);
-        if (at == 0) memset(block, 0, sizeof magic);
-        if (memcmp(block, zeros, length) != 0) write_all(region, block, length, at);
+    for (char *const *option = arguments; *option != NULL; option += 2) {
+        off_t offset;
+        if (strcmp(option[0], "--content") != 0) continue;
+        size_t length = read_piece(option[1], size, &offset), skip = offset < MAGIC_SIZE ? (size_t)(MAGIC_SIZE - offset) : 0;
+        if (length > skip) write_all(region, pristine + offset + skip, length - skip, offset + (off_t)skip);
     }
-    write_all(region, &magic, sizeof magic, 0);
-    for (off_t at = 0; at < size; at += (off_t)sizeof block) {
-        size_t length = read_template(template, block, sizeof block, at, size);
-        if (pread(region, written, sizeof written, at) != (ssize_t)length || memcmp(block, written, length) != 0)
+    write_all(region, pristine, MAGIC_SIZE, 0);
+}
+
+static void verify_part(int region, off_t from, off_t to) {
+    static unsigned char block[16384];
+    while (from < to) {
+        size_t length = to - from < (off_t)sizeof block ? (size_t)(to - from) : sizeof block;
+        if (pread(region, block, length, from) != (ssize_t)length || memcmp(block, pristine + from, length) != 0)
             fail_file("region", region_path, "it is not as it was written, so another process writes to it");
+        from += (off_t)length;
+    }
+}
+
+/* Whether it is as it was written: the pieces, and whatever else the file system does not know to be a hole. */
+static void verify(int region, off_t size) {
+    off_t from = 0;
+    for (char *const *option = arguments; *option != NULL; option += 2) {
+        off_t offset;
+        if (strcmp(option[0], "--content") != 0) continue;
+        size_t length = read_piece(option[1], size, &offset);
+        verify_part(region, offset, offset + (off_t)length);
+    }
+    while (from < size) {
+        off_t data = lseek(region, from, SEEK_DATA), hole;
+        if (data < 0 && errno == ENXIO) return;
+        if (data < 0) data = from; /* a file system that knows no holes: all is data */
+        hole = lseek(region, data, SEEK_HOLE);
+        if (hole <= data || hole > size) hole = size;
+        verify_part(region, data, hole);
+        from = hole;
     }
 }
 
 static void read_arguments(int count) {
     for (int i = 0; i < count; i += 2) {
-        const char **value = strcmp(arguments[i], "--template") == 0 ? &template_path
-                             : strcmp(arguments[i], "--region") == 0 ? &region_path
-                             : strcmp(arguments[i], "--claim") == 0  ? &claim
-                                                                     : NULL;
-        int expected = value ? *value == NULL : strcmp(arguments[i], "--pod") == 0;
-        if (!expected || arguments[i + 1] == NULL || *arguments[i + 1] == '\0')
-            FAIL("can't use ", arguments[i], " here; the CDI spec that calls this and the program are of different versions");
+        const char **value = strcmp(arguments[i], "--region") == 0  ? &region_path
+                             : strcmp(arguments[i], "--size") == 0  ? &size_given
+                             : strcmp(arguments[i], "--claim") == 0 ? &claim
+                                                                    : NULL;
+        int often = strcmp(arguments[i], "--pod") == 0 || strcmp(arguments[i], "--content") == 0;
+        if (!(value ? *value == NULL : often) || arguments[i + 1] == NULL || *arguments[i + 1] == '\0') fail_call(arguments[i]);
         if (value) *value = arguments[i + 1];
     }
-    if (!template_path || !region_path || !claim)
-        FAIL("usage: hami-region-hook --template FILE --region FILE --claim NAMESPACE/NAME [--pod UID]... <STATE");
+    if (!region_path || !size_given || !claim)
+        FAIL("usage: hami-region-hook --region FILE --size BYTES [--content OFFSET:HEX]... --claim NAMESPACE/NAME [--pod UID]... ",
+             "<STATE");
 }
 
 static void prepare_signals(void) {
@@ -210,16 +261,17 @@ static void prepare_signals(void) {
 }
 
 int main(int argc, char **argv) {
-    off_t size;
     struct stat found;
     if (fcntl(STDERR_FILENO, F_GETFD) < 0) _exit(EXIT_FAILURE); /* or a message could go into the next file that is opened */
     arguments = argv + (argc > 0);
     read_arguments(argc - 1);
     prepare_signals();
     check_state();
-    int template = open_template(&size);
+    off_t size = read_size();
+    read_content(size);
     int region = open_region(&found);
     restore_owner_and_mode(region, &found);
-    renew(region, template, size);
+    renew(region, size);
+    verify(region, size);
     return EXIT_SUCCESS; /* which closes the region, and the lease ends */
 }

@@ -16,8 +16,7 @@ from hami_kubeletplugin.gpu.model import Gpu
 class Enforced(Protocol):
     """How the limits of one claim are kept. It concerns itself with uses that it enforces alone.
 
-    A prepare calls `clear` before the claim's record is written, `create` after that, and `settle` when the CDI spec with the
-    `edits` is there.
+    A prepare calls `clear` before the claim's record is written, and `create` after that, before the CDI spec with the `edits`.
     """
 
     @property
@@ -44,9 +43,6 @@ class Enforced(Protocol):
         Raises:
             StorageError: They are not there.
         """
-
-    def settle(self) -> None:
-        """Remove files that no edits name any more. Failing to is no reason to fail the prepare."""
 
 
 class Enforcement(Protocol):
@@ -109,7 +105,4 @@ class _NotEnforced:
         pass
 
     def create(self) -> None:
-        pass
-
-    def settle(self) -> None:
         pass

@@ -70,8 +70,6 @@ class NodeFiles:
         except HamiError:
             self._undo(prepared, former, new=new)
             raise
-        for each in enforced.values():
-            each.settle()
 
     def load(self, uid: str) -> Prepared | None:
         """A claim's record, or None if it has none.

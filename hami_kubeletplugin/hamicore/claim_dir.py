@@ -1,8 +1,7 @@
 """What the containers of a claim keep on the host: `<hami_dir>/cache/<claim uid>/`.
 
-    use-<i>.region                 what a container has mounted, with a library whose regions we can make: see `regions`
-    use-<i>.<digest>.template      what it must hold at each start of a container
-    use-<i>/                       with another library: a directory in which it makes its region itself
+    use-<i>.region      what a container has mounted, with a library whose regions we can make: see `regions`
+    use-<i>/            with another library: a directory in which it makes its region itself
 
 Some of it is mounted writable into containers that may run as any uid. So its content is hostile: nothing in it is followed or
 trusted. Everything here blocks: call it in a thread.
@@ -24,7 +23,6 @@ from hami_kubeletplugin.hamicore.host import directory
 
 _USE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-TEMPLATE: Final = ".template"
 _NAMED: Final = 3
 """So many of the entries that resist are named in an error."""
 
@@ -69,10 +67,6 @@ class ClaimDir:
     def region(self, use: str) -> Path:
         """The region file of a use."""
         return self.path / f"{use}.region"
-
-    def template(self, use: str, digest: str) -> Path:
-        """The file with what the region of a use must hold; named by that."""
-        return self.path / f"{use}.{digest}{TEMPLATE}"
 
     def make(self) -> None:
         """Have it there.

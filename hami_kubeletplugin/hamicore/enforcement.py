@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from hami_kubeletplugin.api.cdi import ContainerEdits, Hook, Mount
-from hami_kubeletplugin.api.errors import ClaimError, HamiError
+from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.gpu.edits import DriverEdits
@@ -19,11 +19,8 @@ from hami_kubeletplugin.hamicore import contract
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir, use_name
 from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.region import Region, region
-from hami_kubeletplugin.hamicore.regions import create_regions, remove_templates
+from hami_kubeletplugin.hamicore.regions import create_regions
 from hami_kubeletplugin.hamicore.storage import needs_fresh_caches, storage, stored
-from hami_kubeletplugin.observe.log import get_logger
-
-log = get_logger()
 
 _READ_ONLY: Final = ["ro", "nosuid", "nodev", "bind"]
 _WRITABLE: Final = ["rw", "nosuid", "nodev", "bind"]
@@ -119,16 +116,6 @@ class HamiCoreEnforced:
         _create_caches(self.claim, self._folder)
         create_regions(self._folder, self._regions)
 
-    def settle(self) -> None:
-        """Former templates go when no spec names them any more: until then a container may start with one."""
-        named = [self._folder.template(use, region.digest) for use, region in self._regions.items()]
-        try:
-            remove_templates(self._folder, named)
-        except HamiError as error:
-            log.warning(
-                "an old template stays until the claim is unprepared", claim_uid=self.claim.uid, error=str(error)
-            )
-
     def _mounts(self, use: Use, name: str) -> list[Mount]:
         def bind(host: Path, container: str, options: list[str]) -> Mount:
             return {"hostPath": str(host), "containerPath": container, "options": options}
@@ -156,13 +143,13 @@ class HamiCoreEnforced:
 
     def _renewal(self, program: Path, name: str, renewed: Region) -> Hook:
         """Run in the host's name space at each start, before the container's program; its failure fails the start."""
-        folder = self._folder
-        arguments = ["--template", folder.template(name, renewed.digest), "--region", folder.region(name)]
-        pods = [argument for pod in self.claim.pods for argument in ("--pod", pod.uid)]
+        region = ("--region", self._folder.region(name), "--size", renewed.size)
+        content = [word for at, data in renewed.pieces for word in ("--content", f"{at}:{data.hex()}")]
+        pods = [word for pod in self.claim.pods for word in ("--pod", pod.uid)]
         return {
             "hookName": "createRuntime",
             "path": str(program),
-            "args": [str(each) for each in (program, *arguments, "--claim", self.claim.ref.full_name, *pods)],
+            "args": [str(each) for each in (program, *region, *content, "--claim", self.claim.ref.full_name, *pods)],
             "env": _HOOK_ENVIRONMENT,
             "timeout": _HOOK_SECONDS,
         }

@@ -5,7 +5,7 @@ Source: Project-HAMi/HAMi-core, src/multiprocess/multiprocess_memory_limit.{c,h}
 header of each layout compiled; x86-64 and aarch64 with glibc are alike. Tried with the real library at 8f3a89c.
 """
 
-import hashlib
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ BROKEN_SIZE: Final = 2_008_984
 """sizeof of the region of release 2.8.1, which says 1.1 too: every process after the first runs unlimited there."""
 
 _UUID_BYTES: Final = 96
+_NOT_ZERO: Final = re.compile(rb"[^\0](?:\0{0,15}[^\0])*")
 _NO_CORE_LIMIT: Final = 100
 _SEMAPHORE: Final = struct.pack("<QiI16x", 1, 128, 0)
 """A free `sem_t` of glibc, shared between processes (sem_init with pshared=1 and value 1). Written out: the image's libc may be
@@ -95,12 +96,11 @@ class Region:
     parts: tuple[tuple[int, bytes], ...]
 
     @property
-    def digest(self) -> str:
-        """16 hexadecimal digits that tell contents apart."""
-        parts = ((struct.pack("<QQ", offset, len(data)), data) for offset, data in self.parts)
-        return hashlib.sha256(
-            b"".join((struct.pack("<Q", self.size), *(b for part in parts for b in part)))
-        ).hexdigest()[:16]
+    def pieces(self) -> tuple[tuple[int, bytes], ...]:
+        """The same, less the longer runs of zeros: a few hundred bytes, fit for a command line."""
+        return tuple(
+            (offset + found.start(), found[0]) for offset, part in self.parts for found in _NOT_ZERO.finditer(part)
+        )
 
 
 def region(layout: Layout, limits: Mapping[str, Limit], policy: Policy = DEFAULT_POLICY) -> Region:

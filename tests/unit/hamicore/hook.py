@@ -1,4 +1,4 @@
-"""A container use with its template and region, and hami-region-hook as a runtime calls it."""
+"""A container use with its region, and hami-region-hook as a runtime calls it."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hami_kubeletplugin.api.limits import Limit
-from hami_kubeletplugin.hamicore.region import LAYOUTS, Layout, region
+from hami_kubeletplugin.hamicore.region import LAYOUTS, Layout, Region, region
 
 CLAIM = "team-a/train"
 POD = "3f2c7d0e-9a64-4c1e-8f0b-0a1b2c3d4e5f"
@@ -29,9 +29,13 @@ READERS = {
 """What does not: a monitor."""
 
 
-def content(layout: Layout = LAYOUTS["1.2"]) -> bytes:
-    """A template: one GPU with 1000 MiB."""
-    made = region(layout, {"GPU-1": Limit(1000, 30)})
+def pristine(layout: Layout = LAYOUTS["1.2"]) -> Region:
+    """For one GPU with 1000 MiB."""
+    return region(layout, {"GPU-1": Limit(1000, 30)})
+
+
+def content(made: Region) -> bytes:
+    """All of it."""
     data = bytearray(made.size)
     for offset, part in made.parts:
         data[offset : offset + len(part)] = part
@@ -57,15 +61,14 @@ class Use:
 
     def __init__(self, folder: Path, program: Path) -> None:
         self.program = program
-        self.template, self.region = folder / "use-0.0123456789abcdef.template", folder / "use-0.region"
-        self.template.write_bytes(content())
-        self.template.chmod(0o644)
+        self.made, self.region = pristine(), folder / "use-0.region"
         self.region.write_bytes(b"\x4e\xf7\x2f\x01" + b"used" * 10_000)
         self.region.chmod(0o666)
 
     def arguments(self, *pods: str) -> list[str]:
         """The command line in the claim's CDI spec."""
-        known = ["--template", str(self.template), "--region", str(self.region), "--claim", CLAIM]
+        content = (word for at, data in self.made.pieces for word in ("--content", f"{at}:{data.hex()}"))
+        known = ["--region", str(self.region), "--size", str(self.made.size), *content, "--claim", CLAIM]
         return [str(self.program), *known, *(word for uid in pods for word in ("--pod", uid))]
 
     def run(self, *pods: str, stdin: bytes | None = None, **options: Any) -> Ended:
@@ -73,8 +76,8 @@ class Use:
         return call(self.arguments(*pods), state() if stdin is None else stdin, **options)
 
     def is_renewed(self) -> bool:
-        """Whether the region is the template's twin and any user may use it."""
-        return self.region.read_bytes() == self.template.read_bytes() and self.region.stat().st_mode & 0o7777 == 0o666
+        """Whether the region is pristine and any user may use it."""
+        return self.region.read_bytes() == content(self.made) and self.region.stat().st_mode & 0o7777 == 0o666
 
 
 def call(arguments: list[str], stdin: bytes, **options: Any) -> Ended:

@@ -11,10 +11,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, MAGIC, Layout
 from tests import REPOSITORY
-from tests.unit.hamicore.hook import CLAIM, CONTAINERD, CRIO, HOLDERS, POD, READERS, Use, call, content, process, state
+from tests.unit.hamicore.hook import (
+    CLAIM,
+    CONTAINERD,
+    CRIO,
+    HOLDERS,
+    POD,
+    READERS,
+    Use,
+    call,
+    content,
+    pristine,
+    process,
+    state,
+)
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it changes owners, or mounts")
 OTHER = POD[:-1] + "0"
@@ -34,7 +49,7 @@ def use(request: pytest.FixtureRequest, native: Path, sanitized_hook: Path, tmp_
 # --- renewing ---
 
 
-def test_a_used_region_is_the_template_again(use: Use) -> None:
+def test_a_used_region_is_pristine_again(use: Use) -> None:
     """Byte for byte, in the same file, since that is what the runtime has mounted."""
     inode = use.region.stat().st_ino
     assert use.run().status == 0
@@ -44,8 +59,8 @@ def test_a_used_region_is_the_template_again(use: Use) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_every_layout_is_known(use: Use, layout: Layout) -> None:
-    """A template of any layout that the driver writes."""
-    use.template.write_bytes(content(layout))
+    """Of all that the driver makes."""
+    use.made = pristine(layout)
     assert use.run().status == 0
     assert use.is_renewed()
 
@@ -134,45 +149,65 @@ def put(path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["link", "FIFO", "folder", "nothing"])
-@pytest.mark.parametrize("which", ["region", "template"])
-def test_something_else_is_refused_at_once(use: Use, which: str, what: str) -> None:
+def test_something_else_is_refused_at_once(use: Use, what: str) -> None:
     """A link is not followed and a FIFO not waited for; the message names claim, file, and what to do."""
-    path: Path = getattr(use, which)
+    path = use.region
     put(path, what)
     ended = use.run()
     assert ended.status == 1
-    assert f"claim {CLAIM}: {which} {path}: " in ended.message
+    assert f"claim {CLAIM}: region {path}: " in ended.message
     assert "delete the pod" in ended.message
     if what == "link":
         assert path.is_symlink()
-        assert path.with_suffix(".moved").stat().st_size in {40_004, len(content())}
+        assert path.with_suffix(".moved").stat().st_size == 40_004
+
+
+PIECE = f"0:{MAGIC.to_bytes(4, 'little').hex()}"
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    ("size", "pieces", "reason"),
     [
-        (b"", "cut short"),
-        (content()[:-1], "cut short"),
-        (content() + b"\0", "of a size that no region has"),
-        (bytes(BROKEN_SIZE + 1), "of a size that no region has"),
-        (bytes(len(content())), "does not begin as an initialised region"),
-        (b"\0" + content()[1:], "does not begin as an initialised region"),
+        ("2008952", [PIECE], "2008952 bytes is not the size of a region"),
+        (str(BROKEN_SIZE + 1), [PIECE], "is not the size of a region"),
+        ("99999999999999999999999", [PIECE], "is not the size of a region"),
+        ("2008953x", [PIECE], "is not the size of a region"),
+        ("-1", [PIECE], "is not the size of a region"),
+        ("2008953", [], "does not begin as an initialised region"),
+        ("2008953", ["0:4ef72f00"], "does not begin as an initialised region"),
+        ("2008953", ["4:4ef72f01"], "does not begin as an initialised region"),
+        ("2008953", [PIECE, "2008952:0102"], "can't use 2008952:0102 here"),
+        ("2008953", [PIECE, "99999999999999999999:01"], "can't use 99999999999999999999:01 here"),
+        ("1197897", [PIECE, "1197897:01"], "can't use 1197897:01 here"),
+        ("2008953", [PIECE, "8:0"], "can't use 8:0 here"),
+        ("2008953", [PIECE, "8:0G"], "can't use 8:0G here"),
+        ("2008953", [PIECE, ":00"], "can't use :00 here"),
+        ("2008953", [PIECE, "8"], "can't use 8 here"),
+        ("2008953", [PIECE, "-8:00"], "can't use -8:00 here"),
     ],
 )
-def test_a_bad_template_is_refused(use: Use, data: bytes, reason: str) -> None:
+def test_content_that_no_region_has_is_refused(use: Use, size: str, pieces: list[str], reason: str) -> None:
     """Programs would hang on what it makes, or run without limits; the region stays as it is."""
-    use.template.write_bytes(data)
     before = use.region.read_bytes()
-    ended = use.run()
-    assert (ended.status, str(use.template) in ended.message) == (1, True)
+    words = [str(use.program), "--region", str(use.region), "--size", size, "--claim", CLAIM]
+    ended = call([*words, *(word for piece in pieces for word in ("--content", piece))], state())
+    assert ended.status == 1
     assert reason in ended.message
     assert use.region.read_bytes() == before
 
 
-def test_a_template_that_others_can_write_is_refused(use: Use) -> None:
-    """Limits come from what only root writes."""
-    use.template.chmod(0o666)
-    assert "others than root can write to it" in use.run().message
+@given(st.lists(st.tuples(st.integers(4, 2_008_900), st.binary(max_size=50)), max_size=6))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_pieces_come_to_their_place(use: Use, pieces: list[tuple[int, bytes]]) -> None:
+    """Overlapping ones included; between them there is nothing."""
+    expected = bytearray(2_008_953)
+    expected[:4] = MAGIC.to_bytes(4, "little")
+    for at, data in pieces:
+        expected[at : at + len(data)] = data
+    words = [str(use.program), "--region", str(use.region), "--size", "2008953", "--claim", CLAIM, "--content", PIECE]
+    ended = call([*words, *(word for at, data in pieces for word in ("--content", f"{at}:{data.hex()}"))], state())
+    assert (ended.status, ended.message) == (0, "")
+    assert use.region.read_bytes() == bytes(expected)
 
 
 @as_root
@@ -184,12 +219,13 @@ def test_a_full_disk_is_named(use: Use, tmp_path: Path) -> None:
         head -c 1M /dev/zero >{tmp_path}/small/rest 2>/dev/null
         truncate -s -16K {tmp_path}/small/rest # room for its begin only
         "$@" <{tmp_path}/state && exit 3
-        cmp -s -n 4 {tmp_path}/small/region {use.template} && exit 4
+        cmp -s -n 4 {tmp_path}/small/region {tmp_path}/pristine && exit 4
         rm {tmp_path}/small/rest
-        "$@" <{tmp_path}/state && cmp {tmp_path}/small/region {use.template}
+        "$@" <{tmp_path}/state && cmp {tmp_path}/small/region {tmp_path}/pristine
     """
     (tmp_path / "small").mkdir()
     (tmp_path / "state").write_bytes(state())
+    (tmp_path / "pristine").write_bytes(content(use.made))
     use.region = tmp_path / "small" / "region"
     command = ["unshare", "--mount", "bash", "-c", script, "hook", *use.arguments()]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

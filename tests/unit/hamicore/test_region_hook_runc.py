@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.hamicore.hook import CLAIM, CRIO, HOLDERS, POD, Use, process
+from tests.unit.hamicore.hook import CLAIM, CRIO, HOLDERS, POD, Use, content, process
 
 INSIDE = "/tmp/cudevshr.cache"
 LOOK = r"""
@@ -75,9 +75,9 @@ def container(native: Path, tmp_path: Path) -> Container:
     return Container(tmp_path / "bundle", Use(tmp_path, native / "hami-region-hook"))
 
 
-def test_the_first_process_finds_the_template(container: Container) -> None:
+def test_the_first_process_finds_it_pristine(container: Container) -> None:
     """At the first start and at each restart, whatever the one before wrote, as any user and through the mount of that start."""
-    pristine = container.use.template.read_bytes()
+    pristine = content(container.use.made)
     for _ in range(2):
         found = container.run()
         assert (found.returncode, found.stderr) == (0, b"")
