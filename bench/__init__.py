@@ -5,7 +5,9 @@
     admission   the webhook: how long the API server waits for it
     pods        both on a real node: how long pods take to run, with a GPU and without
 
-    daemon      `hami-kubeletplugin run` beside a fake of the kubelet
+    versus      of `prepare`: ours and a driver in Go that does what any must, in turns
+    daemon      `hami-kubeletplugin run` beside a fake of the kubelet; that reference (its source is reference/)
+    caller      calls a DRA socket, at little cost
     webhook     `hami-webhook run`, called by the API server
     process     our programs as processes: memory, CPU time
     objects     pods and allocated claims, made through the API

@@ -1,4 +1,4 @@
-"""The daemon as a process, as a node runs it, and what the kernel says about it."""
+"""The daemon as a process, as a node runs it, and the reference beside it."""
 
 import asyncio
 import contextlib
@@ -8,24 +8,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.objects import remove_slices
-from bench.process import HAMI_CORE, PATIENCE, REGION_HOOK, Places, Process, program
+from bench.process import HAMI_CORE, PATIENCE, REFERENCE, REGION_HOOK, Places, Process, program
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
 from hami_kubeletplugin.kube.resource_api import KubeClient
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
-    """One that is registered and has published.
+class Driver:
+    """One that is registered: ours or another.
 
     Attributes:
         process: Itself.
+        socket: Where it serves DRA.
+    """
+
+    process: Process
+    socket: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon(Driver):
+    """One that is registered and has published.
+
+    Attributes:
         plugin: The caller's connection, as the kubelet has one.
         registered, published: Milliseconds from its start until then.
         slices, devices: What it has published.
     """
 
-    process: Process
     plugin: Plugin
     registered: float
     published: float
@@ -50,9 +61,18 @@ class Daemon:
 
 @contextlib.asynccontextmanager
 async def running(
-    kubeconfig: Path, places: Places, api: KubeClient, node: str, simulate: str, *, region_hook: Path = REGION_HOOK
+    kubeconfig: Path,
+    places: Places,
+    api: KubeClient,
+    node: str,
+    simulate: str,
+    *,
+    region_hook: Path = REGION_HOOK,
+    poll: float = 0.005,
 ) -> AsyncIterator[Daemon]:
     """Start it, wait until it is registered and its GPUs are visible, stop it at the end.
+
+    Looks for it every `poll` seconds, for as long as it runs: often for the time of its start, seldom for that of calls.
 
     Raises:
         TimeoutError: It did not come that far; its log is on stderr.
@@ -67,7 +87,7 @@ async def running(
         *("--plugin-dir", disk / "plugin", "--hami-dir", disk / "vgpu"),
         *("--hami-core", HAMI_CORE, "--region-hook", region_hook),
     )
-    async with FakeKubelet(registry, poll=0.005) as kubelet:
+    async with FakeKubelet(registry, poll=poll) as kubelet:
         visible = asyncio.create_task(_visible(api, node, since))
         started = time.perf_counter()
         try:
@@ -77,10 +97,33 @@ async def running(
                 async with asyncio.timeout(PATIENCE):
                     published, slices, devices = await visible
                 yield Daemon(
-                    process, plugin, (registered - started) * 1000, (published - started) * 1000, slices, devices
+                    process,
+                    disk / "plugin/dra.sock",
+                    plugin,
+                    (registered - started) * 1000,
+                    (published - started) * 1000,
+                    slices,
+                    devices,
                 )
         finally:
             visible.cancel()
+
+
+@contextlib.asynccontextmanager
+async def reference(kubeconfig: Path, places: Places, node: str) -> AsyncIterator[Driver]:
+    """Run the reference for the same driver name and node, in folders of its own, until the end of the block.
+
+    Raises:
+        TimeoutError: It did not register; its log is on stderr.
+    """
+    disk, memory = places.disk / "reference", places.memory / "reference"
+    options = (
+        *("--node-name", node, "--driver-name", DRIVER, "--kubeconfig", kubeconfig),
+        *("--plugin-dir", disk, "--registry-dir", memory / "registry", "--cdi-dir", memory / "cdi"),
+    )
+    async with FakeKubelet(memory / "registry", poll=1) as kubelet, program(REFERENCE, *options) as process:
+        await kubelet.plugin(DRIVER, PATIENCE)
+        yield Driver(process, disk / "dra.sock")
 
 
 async def _visible(api: KubeClient, node: str, since: str) -> tuple[float, int, int]:

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.client import Client
 from hami_kubeletplugin.kube.resource_api import watch_query
 
 _LONGEST: Final = 1800

@@ -10,7 +10,8 @@ import yaml
 
 from bench.objects import delete
 from hami_kubeletplugin.api.errors import ApiConflict
-from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.client import Client
 
 NAMESPACE: Final = "hami-system"
 _REPOSITORY: Final = Path(__file__).parents[1]

@@ -11,7 +11,8 @@ from typing import Any, Final
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiConflict, ApiNotFound
 from hami_kubeletplugin.api.names import DRIVER
-from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.client import Client
 from hami_kubeletplugin.kube.resource_api import KubeClient
 
 NODES: Final = ("hami-bench-1", "hami-bench-2")

@@ -19,7 +19,7 @@ from bench.objects import fresh_namespace
 from bench.process import HAMI_CORE, REGION_HOOK, Places, program, until
 from bench.webhook import installation, until_called
 from hami_kubeletplugin.api.names import DRIVER
-from hami_kubeletplugin.kube.client import Call
+from hami_kubeletplugin.kube.call import Call
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
 

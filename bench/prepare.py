@@ -2,7 +2,6 @@
 
 import asyncio
 import statistics
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from bench.figures import Figure, Watch, say
 from bench.hook import renewals
 from bench.objects import NODES, Namespace, namespace
 from bench.process import Places
+from bench.versus import CALLERS, versus
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.fake.kubelet import Plugin
@@ -19,10 +19,6 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 
 SINGLES = 300
 """Claims prepared one after the other."""
-BATCHES = 30
-CALLERS = 16
-ROUNDS = 5
-"""Of all claims through all callers."""
 STARTS = 7
 IDLE_SECONDS = 20.0
 GPUS, SHARES = 100, 10
@@ -37,7 +33,8 @@ async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
         return [
             *await references(api, places, singles),
             *await container_starts(places),
-            *await usual_node(kubeconfig, places, api, singles, pods),
+            *await versus(kubeconfig, places, api, singles, pods),
+            *await usual_node(kubeconfig, places, api),
             *await regions(kubeconfig, places, api, objects, singles),
             *await full_node(kubeconfig, places, api, objects, singles),
         ]
@@ -69,43 +66,22 @@ async def container_starts(places: Places) -> list[Figure]:
     ]
 
 
-async def usual_node(
-    kubeconfig: Path, places: Places, api: KubeClient, singles: Sequence[ClaimRef], pods: Sequence[Sequence[ClaimRef]]
-) -> list[Figure]:
-    """8 GPUs: starts, single claims, whole pods, many callers, and the process at rest."""
+async def usual_node(kubeconfig: Path, places: Places, api: KubeClient) -> list[Figure]:
+    """8 GPUs: starts, and the process at rest."""
     say(f"8 GPUs: {STARTS} starts")
     starts = []
-    for _ in range(STARTS):
+    for _ in range(STARTS - 1):
         async with running(kubeconfig, places, api, NODES[0], "a100x8") as daemon:
             starts.append(daemon)
     async with running(kubeconfig, places, api, NODES[0], "a100x8") as daemon:
-        plugin = daemon.plugin
-        say("8 GPUs: calls")
-        empty = Watch()
-        for _ in range(SINGLES):
-            async with empty.lap():
-                await plugin.prepare([])
-        prepare, unprepare = await one_by_one(plugin, singles)
-        batch = Watch()
-        for number in range(BATCHES):
-            refs = pods[number % len(pods)]
-            async with batch.lap():
-                await prepared(plugin, refs)
-            await unprepared(plugin, refs)
-        rates = [await many_callers(plugin, singles) for _ in range(ROUNDS)]
+        starts.append(daemon)
         say(f"8 GPUs: at rest for {IDLE_SECONDS:g} s")
         idle = await daemon.idle_cpu(IDLE_SECONDS)
-        return [
-            Figure("start to registered, 8 GPUs", "ms", [each.registered for each in starts], 1100),
-            Figure("start to slices visible, 8 GPUs", "ms", [each.published for each in starts], 1100),
-            Figure("prepare of no claim (gRPC alone)", "ms", empty.laps),
-            Figure("prepare one claim, 8 GPUs", "ms", prepare.laps, 4, 12),
-            Figure("unprepare one claim, 8 GPUs", "ms", unprepare.laps, 3),
-            Figure("prepare 16 claims of one pod", "ms", batch.laps, 25),
-            Figure(f"{CALLERS} callers, one claim each at a time", "claims/s", rates, 250, at_least=True),
-            Figure("memory (PSS) after that", "MB", [daemon.process.pss()], 65),
-            Figure("CPU at rest", "%", [idle], 0.3),
-        ]
+    return [
+        Figure("start to registered, 8 GPUs", "ms", [each.registered for each in starts], 1100),
+        Figure("start to slices visible, 8 GPUs", "ms", [each.published for each in starts], 1100),
+        Figure("CPU at rest", "%", [idle], 0.3),
+    ]
 
 
 async def regions(
@@ -149,21 +125,16 @@ async def full_node(
             Figure(f"start to slices visible, {GPUS} GPUs", "ms", [empty.published, full.published]),
             Figure(f"slices of {full.devices} GPUs", "", [full.slices]),
         ]
-        for start, end in ((0, 100), (100, len(standing))):
-            say(f"{GPUS} GPUs: {end} claims prepared")
-            await at_once(full.plugin, standing[start:end])
-            prepare, unprepare, bare_prepare, bare_unprepare = Watch(), Watch(), Watch(), Watch()
-            for one, other in zip(singles, others, strict=True):
-                await there_and_back(empty.plugin, one, bare_prepare, bare_unprepare)
-                await there_and_back(full.plugin, other, prepare, unprepare)
-            figures_of_level = (
-                (f"prepare one claim, {end} prepared", prepare, bare_prepare),
-                (f"unprepare one claim, {end} prepared", unprepare, bare_unprepare),
-            )
-            for name, watch, bare in figures_of_level:
-                results.append(Figure(name, "ms", watch.laps))
-                results.append(Figure("    meanwhile with none prepared", "ms", bare.laps))
-                results.append(Figure("    ratio", "times", [results[-2].p50 / results[-1].p50], 1.2))
+        say(f"{GPUS} GPUs: {len(standing)} claims prepared")
+        await at_once(full.plugin, standing)
+        prepare, unprepare, bare_prepare, bare_unprepare = Watch(), Watch(), Watch(), Watch()
+        for one, other in zip(singles, others, strict=True):
+            await there_and_back(empty.plugin, one, bare_prepare, bare_unprepare)
+            await there_and_back(full.plugin, other, prepare, unprepare)
+        for verb, watch, bare in (("prepare", prepare, bare_prepare), ("unprepare", unprepare, bare_unprepare)):
+            results.append(Figure(f"{verb} one claim, {len(standing)} prepared", "ms", watch.laps))
+            results.append(Figure("    meanwhile with none prepared", "ms", bare.laps))
+            results.append(Figure("    ratio", "times", [results[-2].p50 / results[-1].p50], 1.05))
         results += await rest(full)
     return results
 
@@ -178,14 +149,6 @@ async def rest(daemon: Daemon) -> list[Figure]:
     ]
 
 
-async def one_by_one(plugin: Plugin, claims: Sequence[ClaimRef]) -> tuple[Watch, Watch]:
-    """Prepare and unprepare each claim, one call at a time."""
-    prepare, unprepare = Watch(), Watch()
-    for ref in claims:
-        await there_and_back(plugin, ref, prepare, unprepare)
-    return prepare, unprepare
-
-
 async def there_and_back(plugin: Plugin, ref: ClaimRef, prepare: Watch, unprepare: Watch) -> None:
     """Prepare and unprepare one claim."""
     async with prepare.lap():
@@ -194,17 +157,8 @@ async def there_and_back(plugin: Plugin, ref: ClaimRef, prepare: Watch, unprepar
         await unprepared(plugin, [ref])
 
 
-async def many_callers(plugin: Plugin, claims: Sequence[ClaimRef]) -> float:
-    """Claims per second when so many callers at a time prepare one after the other."""
-    started = time.perf_counter()
-    await at_once(plugin, claims)
-    rate = len(claims) / (time.perf_counter() - started)
-    await unprepared(plugin, claims)
-    return rate
-
-
 async def at_once(plugin: Plugin, claims: Sequence[ClaimRef]) -> None:
-    """Prepare all claims, one per call, by `CALLERS` callers."""
+    """Prepare all claims, one per call, by as many callers as versus has."""
     queue = iter(claims)
 
     async def caller() -> None:

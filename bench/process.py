@@ -18,6 +18,8 @@ HAMI_CORE: Final = _BUILT / "libvgpu.so"
 """The fake of the tests, as whose release the driver knows how regions are laid out."""
 REGION_HOOK: Final = _BUILT / "hami-region-hook"
 """What the image ships. `hack/native` builds both."""
+REFERENCE: Final = Path(__file__).parent / "reference/build/dra-reference"
+"""The driver that ours is measured against. `hack/reference` builds it."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -83,12 +85,12 @@ class Process:
 
 @contextlib.asynccontextmanager
 async def program(
-    name: str, *options: str | Path, log: IO[bytes] | None = None, mark: str = ""
+    name: str | Path, *options: str | Path, log: IO[bytes] | None = None, mark: str = ""
 ) -> AsyncIterator[Process]:
-    """Run one of our programs until the end of the block.
+    """Run a program until the end of the block.
 
     Args:
-        name: Its name.
+        name: Of one of ours, or the path of another.
         options: Its arguments.
         log: Where its log goes; default: our stderr.
         mark: Folder of the cluster whose node it is a part of, for hack/cluster/down.

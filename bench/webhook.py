@@ -14,7 +14,8 @@ from typing import Any, Final
 from bench.manifests import installed, kubeconfig_of
 from bench.process import PATIENCE, Places, Process, program, until
 from bench.reviews import HOST, connected
-from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.client import Client
 
 Json = dict[str, Any]
 

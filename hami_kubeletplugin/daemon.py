@@ -30,6 +30,7 @@ from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
+from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
@@ -85,7 +86,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
     )
     host = HostFiles(shipped, settings.hami_dir)
-    async with KubeClient(load_kube_config(settings.kubeconfig)) as api:
+    access = load_kube_config(settings.kubeconfig)
+    async with KubeClient(access) as api:
         publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
 
         def hardware_changed(inventory: Inventory | None) -> None:
@@ -97,11 +99,13 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             interval=settings.rescan_interval,
             on_change=hardware_changed,
         )
+        claim_api = ClaimClient(access)
+        edits = driver_edits_for(settings)
         claims = Claims(
-            api=api,
+            api=claim_api,
             inventory=hardware.inventory,
-            edits=driver_edits_for(settings),
-            state=NodeFiles(
+            edits=edits,
+            files=NodeFiles(
                 records=records,
                 specs=specs,
                 enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
@@ -126,7 +130,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             events=PodEvents(api, driver=settings.driver_name, node=settings.node_name),
             hami_dir=settings.hami_dir,
         )
-        server = KubeletServer(settings, claims, publisher, lock)
+        server = KubeletServer(settings, claims, publisher.published, lock)
         await asyncio.to_thread(_open, records, specs, host)
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
         # What start-up made lives as long as the process: keep the collector from walking it again and again.
@@ -145,7 +149,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
         finally:
-            await claims.drain()
+            edits.close()
+            await asyncio.to_thread(claims.close)
+            claim_api.close()
 
 
 @contextlib.asynccontextmanager

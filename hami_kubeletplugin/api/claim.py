@@ -62,10 +62,10 @@ class PreparedDevice:
 
 
 class ClaimService(Protocol):
-    """Prepares and unprepares claims. Both are idempotent and answer for every claim that was named."""
+    """Prepares and unprepares claims. Both block, are idempotent, and answer for every claim that was named."""
 
-    async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
+    def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """Make what was allocated ready for containers. Keyed by claim UID; an error concerns that claim alone."""
 
-    async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
+    def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
         """Take it away again. Needs no API server. None = gone, or was never there."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import (
@@ -16,7 +16,6 @@ from hami_kubeletplugin.api.errors import (
 )
 from hami_kubeletplugin.claims.allocation import has_devices_of
 from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.reader import ClaimApi
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
@@ -24,6 +23,13 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
+
+
+class RecoveryApi(Protocol):
+    """What recovery needs of the API server."""
+
+    async def get_claim(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """GET a ResourceClaim; raises an ApiError."""
 
 
 class Recovery:
@@ -45,7 +51,7 @@ class Recovery:
         self,
         *,
         claims: Claims,
-        api: ClaimApi,
+        api: RecoveryApi,
         records: Records,
         specs: SpecFiles,
         driver: str,
@@ -114,7 +120,7 @@ class Recovery:
         for ref in stale:
             if now - self._stale_since[ref.uid] >= self._grace:
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
-                await self._claims.unprepare([ref])
+                await asyncio.to_thread(self._claims.unprepare, [ref])
 
     def _lacks_specs(self) -> bool:
         try:
@@ -169,7 +175,7 @@ class Recovery:
         if not late:
             return
         if prepared.regions:
-            await self._claims.prepare([prepared.ref])
+            await asyncio.to_thread(self._claims.prepare, [prepared.ref])
         elif self._late.is_new(prepared.uid, tuple(late)):
             log.warning(
                 "pods share a claim that was prepared for another one: each has the whole limit; give each its own claim",
@@ -181,7 +187,7 @@ class Recovery:
 
     async def _restore(self, uid: str) -> None:
         try:
-            if not await self._claims.restore(uid):
+            if not await asyncio.to_thread(self._claims.restore, uid):
                 await self._make_anew(uid)
         except RecordDamaged:
             if not await self._make_anew(uid):
@@ -192,7 +198,7 @@ class Recovery:
         ref = await asyncio.to_thread(self._lost, uid)
         if ref is None:
             return False
-        answer = (await self._claims.prepare([ref]))[uid]
+        answer = (await asyncio.to_thread(self._claims.prepare, [ref]))[uid]
         if isinstance(answer, HamiError):
             raise answer
         return True

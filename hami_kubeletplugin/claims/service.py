@@ -1,20 +1,22 @@
-"""NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC."""
+"""NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC. Blocking: called in threads.
 
-import asyncio
-import contextlib
+The way of a prepare, from the socket to the files, is plain code in one thread: asyncio costs two to three times that.
+"""
+
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Final, TypeVar
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
 from hami_kubeletplugin.api.names import cdi_kind
+from hami_kubeletplugin.claims.locks import ClaimLocks
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader
+from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.gpu.edits import DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
@@ -22,17 +24,24 @@ from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
 log = get_logger()
 T = TypeVar("T")
 
+WORKERS: Final = 64
+"""Claims that are prepared at the same time; more wait their turn. Some that wait for the API server must not stop all others."""
+_UNPREPARING: Final = 16
+"""Claims that are unprepared at the same time, in threads of their own: what waits for the API server never holds them up."""
+_PATIENCE: Final = 0.8
+"""Part of a call's time in which the API server is asked again if it is away."""
+
 
 class Claims:
-    """The claims of this node; implements `api.claim.ClaimService`.
+    """The claims of this node; implements `api.claim.ClaimService`. Thread-safe.
 
     Claims of a call are worked on at the same time, each under its own lock and with its own answer.
 
     Args:
         api: The API server.
-        inventory: The GPUs as they are known now; raises a HardwareError while there is no driver.
+        inventory: The GPUs as they are known at a deadline; raises a HardwareError while there is no driver.
         edits: The driver's edits.
-        state: The claims' files.
+        files: What claims leave on the node.
         driver: Our driver name.
         node: Our node name.
         boot_id: Of the running kernel.
@@ -43,33 +52,40 @@ class Claims:
         self,
         *,
         api: ClaimApi,
-        inventory: Callable[[], Awaitable[Inventory]],
+        inventory: Callable[[float], Inventory],
         edits: DriverEditsSource,
-        state: NodeFiles,
+        files: NodeFiles,
         driver: str,
         node: str,
         boot_id: str,
         timeout: float,
     ) -> None:
-        self._api, self._inventory, self._edits, self._state = api, inventory, edits, state
+        self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
-        self._locks = _Locks()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._locks, self._guess = ClaimLocks(), PodGuess()
+        self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
+        self._unpreparing = ThreadPoolExecutor(_UNPREPARING, thread_name_prefix="unprepare")
 
-    async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
+    def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """Prepare claims; see `ClaimService.prepare`."""
-        reader = ClaimReader(self._api, driver=self._driver, node=self._node, patience=self._timeout * 0.8)
+        now = time.monotonic()
         asked = frozenset(ref.uid for ref in refs)
-        try:
-            return await self._each(refs, lambda ref: self._prepare(ref, reader, asked), "prepare")
-        finally:
-            await reader.close()
+        reader = ClaimReader(
+            self._api,
+            driver=self._driver,
+            node=self._node,
+            deadline=now + _PATIENCE * self._timeout,
+            guess=self._guess,
+        )
+        deadline = now + self._timeout
+        return self._each(refs, lambda ref: self._prepare(ref, reader, asked, deadline), self._preparing, deadline)
 
-    async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
+    def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
         """Unprepare claims; see `ClaimService.unprepare`."""
-        return await self._each(refs, self._unprepare, "unprepare")
+        deadline = time.monotonic() + self._timeout
+        return self._each(refs, lambda ref: self._unprepare(ref, deadline), self._unpreparing, deadline)
 
-    async def restore(self, uid: str) -> bool:
+    def restore(self, uid: str) -> bool:
         """Make what a claim's record tells of be there again, after a reboot, a kill or a deletion by somebody.
 
         The record is read under the claim's lock, or a claim that is being unprepared would come back.
@@ -81,136 +97,104 @@ class Claims:
             RecordDamaged: The record can't be read.
             HamiError: What it tells of can't be made; the record stays.
         """
-        async with self._locks.hold(uid):
-            prepared = await asyncio.to_thread(self._state.load, uid)
+        deadline = time.monotonic() + self._timeout
+        with self._locks.hold(uid, deadline=deadline):
+            prepared = self._files.load(uid)
             if prepared is not None:
-                await self._put(replace(prepared, boot_id=self._boot_id))
+                self._put(replace(prepared, boot_id=self._boot_id), deadline)
         return prepared is not None
 
-    async def drain(self) -> None:
-        """Wait until no work on files is under way any more."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+    def close(self) -> None:
+        """Wait until no work is under way any more; none is taken from then on."""
+        for workers in (self._preparing, self._unpreparing):
+            workers.shutdown(wait=True, cancel_futures=True)
 
-    async def _prepare(self, ref: ClaimRef, reader: ClaimReader, asked: Container[str]) -> tuple[PreparedDevice, ...]:
+    def _prepare(
+        self, ref: ClaimRef, reader: ClaimReader, asked: Container[str], deadline: float
+    ) -> tuple[PreparedDevice, ...]:
         started = time.perf_counter()
-        async with self._locks.hold(checked_uid(ref.uid)):
-            prepared, neighbours = await self._plan_and_put(ref, reader)
+        with self._locks.hold(checked_uid(ref.uid), deadline=deadline):
+            prepared, neighbours = self._plan_and_put(ref, reader, deadline)
         for other in neighbours:
             # The kubelet doesn't ask again for a claim that it holds for prepared, but that may have been planned when no
             # container used it together with this one. Looked for under its lock: one that is being unprepared stays away.
             if other.uid not in asked:
-                async with self._locks.hold(other.uid):
-                    if await asyncio.to_thread(self._state.knows, other.uid):
-                        await self._plan_and_put(other, reader)
+                with self._locks.hold(other.uid, deadline=deadline):
+                    if self._files.knows(other.uid):
+                        self._plan_and_put(other, reader, deadline)
         milliseconds = round((time.perf_counter() - started) * 1000, 2)
         log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
         return prepared.devices(cdi_kind(self._driver))
 
-    async def _plan_and_put(self, ref: ClaimRef, reader: ClaimReader) -> tuple[Prepared, list[ClaimRef]]:
+    def _plan_and_put(self, ref: ClaimRef, reader: ClaimReader, deadline: float) -> tuple[Prepared, list[ClaimRef]]:
         """Bring the node's files in line with what the API server says; returns the plan and the claims beside this one.
 
         The caller holds the claim's lock.
         """
-        claim = await reader.claim(ref)
-        pods = await reader.pods(claim)
-        neighbours = await reader.neighbours(claim, pods)
+        claim = reader.claim(ref)
+        pods = reader.pods(claim)
+        neighbours = reader.neighbours(claim, pods)
         prepared = plan(
             claim,
             pods=pods,
             neighbours=neighbours,
-            gpus=(await self._inventory()).by_device_name(),
+            gpus=self._inventory(deadline).by_device_name(),
             boot_id=self._boot_id,
             driver=self._driver,
         )
-        await self._put(prepared)
+        self._put(prepared, deadline)
         return prepared, [other.ref for other in neighbours]
 
-    async def _unprepare(self, ref: ClaimRef) -> None:
-        checked_uid(ref.uid)
-        async with self._locks.hold(ref.uid):
-            await _to_the_end(asyncio.to_thread(self._state.take_away, ref.uid))
+    def _unprepare(self, ref: ClaimRef, deadline: float) -> None:
+        with self._locks.hold(checked_uid(ref.uid), deadline=deadline):
+            self._files.take_away(ref.uid)
         log.info("claim unprepared")
 
-    async def _put(self, prepared: Prepared) -> None:
-        gpus = (await self._inventory()).by_uuid()
-        edits = await self._edits.edits({share.uuid for share in prepared.shares})
-        await _to_the_end(asyncio.to_thread(self._state.put, prepared, gpus, edits))
+    def _put(self, prepared: Prepared, deadline: float) -> None:
+        gpus = self._inventory(deadline).by_uuid()
+        edits = self._edits.edits({share.uuid for share in prepared.shares}, deadline=deadline)
+        if time.monotonic() > deadline:
+            # The kubelet has its answer; what it said there must stay true.
+            raise ClaimError(f"{prepared.ref}: given up before anything was written")
+        self._files.put(prepared, gpus, edits)
 
-    async def _each(
-        self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], Coroutine[Any, Any, T]], verb: str
+    def _each(
+        self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], T], workers: ThreadPoolExecutor, deadline: float
     ) -> dict[str, T | HamiError]:
-        """Run `work` for every claim, and answer for every claim in time."""
+        """Run `work` for every claim, and answer for every claim in time. What is given up ends by itself, under its lock."""
 
-        async def named(ref: ClaimRef) -> T:
+        def named(ref: ClaimRef) -> T:
             with bound_contextvars(claim=ref.full_name, claim_uid=ref.uid):
-                return await work(ref)
+                return work(ref)
 
-        tasks = {ref: asyncio.create_task(named(ref)) for ref in dict.fromkeys(refs)}
-        for task in tasks.values():  # one that is given up may still wait for its thread
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
-        try:
-            if tasks:
-                await asyncio.wait(tasks.values(), timeout=self._timeout)
-        finally:
-            for task in tasks.values():
-                task.cancel()
-        return {ref.uid: self._answer(ref, task, verb) for ref, task in tasks.items()}
+        futures: dict[ClaimRef, Future[T]] = {ref: workers.submit(named, ref) for ref in dict.fromkeys(refs)}
+        wait(futures.values(), timeout=max(deadline - time.monotonic(), 0))
+        answers: dict[str, T | HamiError] = {}
+        for ref, future in futures.items():
+            answer = self._answer(ref, future, "prepare" if workers is self._preparing else "unprepare")
+            answers[ref.uid] = answer
+        return answers
 
-    def _done(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # nobody asks for it when the call itself was given up
-
-    def _answer(self, ref: ClaimRef, task: "asyncio.Task[T]", verb: str) -> T | HamiError:
+    def _answer(self, ref: ClaimRef, future: Future[T], verb: str) -> T | HamiError:
         error: HamiError
-        if not task.done() or task.cancelled():
+        if not future.done():
+            future.cancel()
+            future.add_done_callback(lambda done: _tell_late(ref, done))
             error = ClaimError(
                 f"{ref}: {verb} did not end within {self._timeout:g} s and is given up; it will be tried again. "
                 "The API server, the disk or nvidia-ctk is slow: see the log of the daemon on this node"
             )
-        elif isinstance(failure := task.exception(), HamiError):
+        elif isinstance(failure := future.exception(), HamiError):
             error = failure
         elif failure is not None:
             log.error("unexpected error", verb=verb, claim=ref.full_name, claim_uid=ref.uid, exc_info=failure)
             error = ClaimError(f"{ref}: {verb} failed by a fault of the driver: {type(failure).__name__}: {failure}")
         else:
-            return task.result()
+            return future.result()
         log.warning("claim failed", verb=verb, claim=ref.full_name, claim_uid=ref.uid, error=str(error))
         return error
 
 
-async def _to_the_end(thread: Coroutine[Any, Any, T]) -> T:
-    """Wait for a thread even when cancelled: file operations can't be called back, and the claim's lock must cover them."""
-    task = asyncio.ensure_future(thread)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()):
-            log.warning("failed after it had been given up", error=str(error))
-        raise
-
-
-class _Locks:
-    """One lock per claim, kept only while somebody needs it."""
-
-    def __init__(self) -> None:
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._users: Counter[str] = Counter()
-
-    @contextlib.asynccontextmanager
-    async def hold(self, uid: str) -> AsyncIterator[None]:
-        """Hold a claim's lock."""
-        lock = self._locks.setdefault(uid, asyncio.Lock())
-        self._users[uid] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._users[uid] -= 1
-            if not self._users[uid]:
-                del self._users[uid], self._locks[uid]
+def _tell_late(ref: ClaimRef, future: Future[T]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("failed after it had been given up", claim=ref.full_name, claim_uid=ref.uid, error=str(error))

@@ -54,7 +54,7 @@ class SpecFiles:
             StorageError: The former file is still there.
         """
         path = self.path(uid)
-        content = json.dumps(spec, indent=1).encode()
+        content = json.dumps(spec, separators=(",", ":")).encode()  # an indent costs four times as much: no C for it
         if files.read(path) == content:
             return False
         files.make_directory(self._directory)

@@ -4,7 +4,6 @@ Three sources, chosen by `--driver-edits`: `toolkit` (see `toolkit.py`) writes e
 it to the NVIDIA container runtime, `none` to whoever set up the node.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,14 +44,21 @@ class DriverEdits:
 
 
 class DriverEditsSource(Protocol):
-    """Knows the driver edits of this node's GPUs."""
+    """Knows the driver edits of this node's GPUs. Blocking; thread-safe."""
 
-    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+    def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:
         """The edits for these GPUs, complete: `per_gpu` has each of them, unless the source leaves GPUs to others.
+
+        Args:
+            uuids: The GPUs.
+            deadline: By the monotonic clock.
 
         Raises:
             HardwareError: They can't be had; says what is missing and what to do.
         """
+
+    def close(self) -> None:
+        """Nobody waits for edits any more."""
 
 
 class NoDriverEdits:
@@ -61,9 +67,12 @@ class NoDriverEdits:
     That includes libcuda: HAMi-core is preloaded, and who chose this mode answers for it.
     """
 
-    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+    def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:  # noqa: ARG002
         """Nothing for any GPU."""
         return DriverEdits(per_gpu={uuid: ContainerEdits() for uuid in uuids})
+
+    def close(self) -> None:
+        """Nothing goes on."""
 
 
 class RuntimeDriverEdits:
@@ -73,17 +82,17 @@ class RuntimeDriverEdits:
     `compute`, which is the default. That it does is shown by the daemon's own container, or its host, having libcuda.
 
     Args:
-        find: Where libcuda.so.1 is here, if anywhere; asked until it is found, in a thread.
+        find: Where libcuda.so.1 is here, if anywhere; asked until it is found.
     """
 
     def __init__(self, find: Callable[[], Path | None] = find_libcuda) -> None:
         self._find = find
         self._found: Path | None = None
 
-    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+    def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:  # noqa: ARG002
         """Nothing but the variable, which the caller sets."""
         if self._found is None:
-            self._found = await asyncio.to_thread(self._find)
+            self._found = self._find()
             if self._found is not None:
                 log.info("the NVIDIA container runtime brings the driver", library=str(self._found))
         return DriverEdits(
@@ -91,3 +100,6 @@ class RuntimeDriverEdits:
             visible="uuids",
             no_libcuda=None if self._found else _NOT_INJECTED,
         )
+
+    def close(self) -> None:
+        """Nothing goes on."""

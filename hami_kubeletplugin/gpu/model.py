@@ -1,6 +1,7 @@
 """What the rest of the house knows about GPUs: plain values, and the interface that produces them."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from hami_kubeletplugin.api.names import device_name
@@ -48,9 +49,14 @@ class Gpu:
     @property
     def bus_order(self) -> tuple[int, int, int, int]:
         """Sort key: the order in which NVML and CUDA_DEVICE_ORDER=PCI_BUS_ID number the GPUs that a container sees."""
-        domain, bus, rest = self.pci_bus_id.split(":")
-        device, function = rest.split(".")
-        return int(domain, 16), int(bus, 16), int(device, 16), int(function, 16)
+        return _bus_order(self.pci_bus_id)
+
+
+@lru_cache(maxsize=1024)
+def _bus_order(pci_bus_id: str) -> tuple[int, int, int, int]:
+    domain, bus, rest = pci_bus_id.split(":")
+    device, function = rest.split(".")
+    return int(domain, 16), int(bus, 16), int(device, 16), int(function, 16)
 
 
 @dataclass(frozen=True, slots=True)

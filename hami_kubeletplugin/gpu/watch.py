@@ -1,6 +1,8 @@
 """Looks at the hardware again and again: drivers are installed, reloaded and removed while the daemon runs."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable, Callable
 
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError
@@ -36,16 +38,19 @@ class HardwareWatch:
         self._inventory: Inventory | None = None
         self._failure: HardwareError | None = None
         self._told = Once[str]()
-        self._looked = asyncio.Event()
+        self._looked = threading.Event()
         self._offered = False
 
-    async def inventory(self) -> Inventory:
-        """The GPUs as seen last; waits for the first look.
+    def inventory(self, deadline: float) -> Inventory:
+        """The GPUs as seen last; waits for the first look. For threads.
+
+        Args:
+            deadline: By the monotonic clock.
 
         Raises:
             HardwareError: There are none to be seen, with the reason.
         """
-        await self._looked.wait()
+        self._looked.wait(max(deadline - time.monotonic(), 0))
         if self._inventory is None:
             raise self._failure or DriverMissing("the GPUs of this node are not known yet")
         return self._inventory

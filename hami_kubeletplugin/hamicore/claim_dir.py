@@ -14,7 +14,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,7 @@ class ClaimDir:
     Attributes:
         hami_dir: HAMi-core's directory on the host.
         uid: The claim's UID.
+        path: Where it is.
 
     Raises:
         ClaimError: The UID could lead out of the directory.
@@ -48,14 +49,10 @@ class ClaimDir:
 
     hami_dir: Path
     uid: str
+    path: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        checked_uid(self.uid)
-
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-        return self.hami_dir / "cache" / self.uid
+        object.__setattr__(self, "path", self.hami_dir / "cache" / checked_uid(self.uid))
 
     def cache(self, use: str) -> Path:
         """The cache directory of a use.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hami_kubeletplugin.api import names
-from hami_kubeletplugin.kube.client import Call, Client, Object
+from hami_kubeletplugin.kube.call import Call, Object
+from hami_kubeletplugin.kube.client import Client
 from hami_kubeletplugin.kube.resource_api import segment
 
 GROUP: Final = "admissionregistration.k8s.io"

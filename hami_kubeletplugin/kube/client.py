@@ -9,83 +9,32 @@ import json
 import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
 from yarl import URL
 
-from hami_kubeletplugin import __version__
-from hami_kubeletplugin.api.errors import (
-    ApiConflict,
-    ApiDenied,
-    ApiError,
-    ApiExpired,
-    ApiForbidden,
-    ApiInvalid,
-    ApiNotFound,
-    ApiNotServed,
-    ApiUnavailable,
+from hami_kubeletplugin.api.errors import ApiUnavailable
+from hami_kubeletplugin.kube.call import (
+    KEEP_ALIVE,
+    METHODS,
+    TOKEN_LIFETIME,
+    USER_AGENT,
+    Call,
+    Object,
+    error_of,
+    object_of,
 )
-from hami_kubeletplugin.kube import nesting
 from hami_kubeletplugin.kube.config import Access
 
-Object = dict[str, Any]
-
-USER_AGENT: Final = f"hami-kubeletplugin/{__version__}"
-TOKEN_LIFETIME: Final = 60.0
-"""Seconds until a token file is read again: bound tokens are replaced while the old one still works for minutes."""
 _CONNECTIONS: Final = 24
 """16 claims at a time, and the watch and the publisher beside them."""
-_KEEP_ALIVE: Final = 60.0
-"""Seconds; kube-apiserver closes idle connections after 90."""
 _WATCH_SILENCE: Final = 150.0
 """Seconds without a byte until a watch counts as dead; the API server sends a bookmark about once a minute."""
-_METHODS: Final = {
-    "get": "GET",
-    "list": "GET",
-    "watch": "GET",
-    "create": "POST",
-    "update": "PUT",
-    "patch": "PATCH",
-    "delete": "DELETE",
-}
-_ERRORS: Final[Mapping[int, type[ApiError]]] = {
-    HTTPStatus.UNAUTHORIZED: ApiForbidden,
-    HTTPStatus.FORBIDDEN: ApiForbidden,
-    HTTPStatus.NOT_FOUND: ApiNotFound,
-    HTTPStatus.CONFLICT: ApiConflict,
-    HTTPStatus.GONE: ApiExpired,
-}
-
 # Each TLS connection reads through a buffer of this size. The default of 256 KiB makes 6 MB for all of ours; an answer has a
 # few KiB. Neither asyncio nor aiohttp has an option for it; in a Python that names it otherwise this does nothing.
 SSLProtocol.max_size = 32 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One request, in the words of RBAC, so that errors can say what was tried.
-
-    Attributes:
-        verb: get, list, watch, create, update, patch or delete.
-        resource: With its group, e.g. `resourceclaims.resource.k8s.io`.
-        path: On the server, already escaped.
-        name: `namespace/name`, a name, or empty.
-        query: Parameters.
-        content_type: Of the body; a patch says by it what kind it is.
-    """
-
-    verb: str
-    resource: str
-    path: str
-    name: str = ""
-    query: Mapping[str, str] | None = None
-    content_type: str = "application/json"
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.resource} {self.name}".rstrip()
 
 
 class Event(NamedTuple):
@@ -110,9 +59,7 @@ class Client:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(
-            ssl=self._access.tls or True, limit=_CONNECTIONS, keepalive_timeout=_KEEP_ALIVE
-        )
+        connector = aiohttp.TCPConnector(ssl=self._access.tls or True, limit=_CONNECTIONS, keepalive_timeout=KEEP_ALIVE)
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers={"User-Agent": USER_AGENT, "Accept": "application/json"},
@@ -138,8 +85,8 @@ class Client:
             self._token_read = float("-inf")
             status, headers, text = await self._exchange(call, body)
         if status >= HTTPStatus.BAD_REQUEST:
-            raise _error(call, status, headers, text)
-        return _object(call, text)
+            raise error_of(call, status, headers, text)
+        return object_of(call, text)
 
     async def watch(self, call: Call, seconds: int) -> AsyncGenerator[Event]:
         """Stream events until the server ends the watch, which it does after about `seconds`, or goes silent.
@@ -155,7 +102,7 @@ class Client:
         try:
             async with await self._send(call, None, limits) as response:
                 if response.status >= HTTPStatus.BAD_REQUEST:
-                    raise _error(call, response.status, response.headers, await response.read())
+                    raise error_of(call, response.status, response.headers, await response.read())
                 started = True
                 async for line in _lines(response.content):
                     yield _event(call, line)
@@ -180,7 +127,7 @@ class Client:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         return await self._session.request(
-            _METHODS[call.verb],
+            METHODS[call.verb],
             URL(f"{self._access.server}{call.path}", encoded=True),
             params=call.query,
             data=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
@@ -221,60 +168,8 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
 
 
 def _event(call: Call, line: bytes) -> Event:
-    event = _object(call, line)
+    event = object_of(call, line)
     kind, obj = event.get("type", ""), event.get("object", {})
     if kind == "ERROR":
-        raise _error(call, obj.get("code", HTTPStatus.INTERNAL_SERVER_ERROR), {}, json.dumps(obj).encode())
+        raise error_of(call, obj.get("code", HTTPStatus.INTERNAL_SERVER_ERROR), {}, json.dumps(obj).encode())
     return Event(kind, obj)
-
-
-def _object(call: Call, text: bytes) -> Object:
-    try:
-        decoded = _decoded(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ApiUnavailable(
-            f"{call} failed: the answer is not JSON, so something else than the API server sent it"
-        ) from error
-    except (ValueError, RecursionError) as error:  # JSON, but with numbers beyond what Python takes
-        raise ApiError(
-            f"{call} failed: the object can't be read, look at what somebody wrote into it: {error}"
-        ) from error
-    if not isinstance(decoded, dict):
-        raise ApiUnavailable(f"{call} failed: the answer is a {type(decoded).__name__}, not an object")
-    return decoded
-
-
-def _decoded(text: bytes) -> Any:
-    try:
-        return json.loads(text)
-    except RecursionError:
-        return json.loads(nesting.cut(text))
-
-
-def _error(call: Call, status: int, headers: Mapping[str, str], text: bytes) -> ApiError:
-    try:
-        answer = json.loads(text)
-        reason, details = str(answer["message"]), answer.get("details") or {}
-    except (ValueError, TypeError, KeyError):
-        reason, details = text.decode(errors="replace").strip()[:200] or "no reason given", {}
-    message = f"{call} failed: {reason} ({status})"
-    if status == HTTPStatus.NOT_FOUND and not details.get("name"):
-        return ApiNotServed(message)
-    if status in _ERRORS:
-        hint = ""
-        if status == HTTPStatus.FORBIDDEN:
-            if _no_matter_of_rights(reason, details):
-                return ApiDenied(message)
-            hint = f"; allow verb {call.verb} on {call.resource} in the ClusterRole"
-        elif status == HTTPStatus.UNAUTHORIZED:
-            hint = "; the token or client certificate is not, or no longer, valid"
-        return _ERRORS[status](message + hint)
-    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        after = headers.get("Retry-After", "")
-        return ApiUnavailable(message, float(after) if after.isdecimal() else None)
-    return ApiInvalid(message)
-
-
-def _no_matter_of_rights(reason: str, details: Mapping[str, Any]) -> bool:
-    """Admission says 403 too: a namespace that is being deleted (it has a cause then, which RBAC never has), a quota."""
-    return bool(details.get("causes")) or "exceeded quota" in reason

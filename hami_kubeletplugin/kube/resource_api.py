@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from hami_kubeletplugin.api.errors import ApiNotServed, ApiUnavailable
-from hami_kubeletplugin.kube.client import Call, Client, Event, Object
+from hami_kubeletplugin.kube.call import Call, Object
+from hami_kubeletplugin.kube.client import Client, Event
 
 GROUP: Final = "resource.k8s.io"
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
@@ -41,10 +42,9 @@ class KubeClient(Client):
         Raises:
             ApiNotFound: No such claim.
         """
-        call = Call(
-            "get", _CLAIMS, f"/namespaces/{segment(namespace)}/resourceclaims/{segment(name)}", f"{namespace}/{name}"
+        return await self._ask_resource_api(
+            Call("get", _CLAIMS, _claim_path(namespace, name), f"{namespace}/{name}"),
         )
-        return await self._ask_resource_api(call)
 
     async def get_pod(self, namespace: str, name: str, *, cached: bool = False) -> Object:
         """A pod.
@@ -57,9 +57,7 @@ class KubeClient(Client):
         Raises:
             ApiNotFound: No such pod; with `cached` it may only be too new.
         """
-        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
-        query = {"resourceVersion": "0"} if cached else None
-        return await self.ask(Call("get", "pods", path, f"{namespace}/{name}", query))
+        return await self.ask(pod_call(namespace, name, cached=cached))
 
     async def create_event(self, obj: Mapping[str, Any]) -> Object:
         """Create an Event, in the namespace of what it is about.
@@ -155,6 +153,21 @@ class KubeClient(Client):
         raise ApiNotServed(
             f"{call} failed: the API server serves none of {GROUP} {served}; Kubernetes 1.35 or newer is needed"
         )
+
+
+def claim_call(namespace: str, name: str, version: str) -> Call:
+    """The request for a claim, in one of `VERSIONS`."""
+    return Call("get", _CLAIMS, f"/apis/{GROUP}/{version}{_claim_path(namespace, name)}", f"{namespace}/{name}")
+
+
+def pod_call(namespace: str, name: str, *, cached: bool) -> Call:
+    """The request for a pod."""
+    path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}"
+    return Call("get", "pods", path, f"{namespace}/{name}", {"resourceVersion": "0"} if cached else None)
+
+
+def _claim_path(namespace: str, name: str) -> str:
+    return f"/namespaces/{segment(namespace)}/resourceclaims/{segment(name)}"
 
 
 def segment(name: str) -> str:

@@ -9,7 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from hami_kubeletplugin.kube.client import Call, Event, Object
+from hami_kubeletplugin.kube.call import Call, Object
+from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.resource_api import (
     GROUP,
     KubeClient,

@@ -4,7 +4,7 @@ Contract: k8s.io/kubelet pkg/apis/dra. Every claim of a request gets an answer, 
 error of the call itself would block all claims of the pod.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 import grpc
@@ -61,13 +61,11 @@ class _DraService:
             },
         )
 
-    async def _prepare(
-        self,
-        request: wire.NodePrepareResourcesRequest,
-        _: grpc.aio.ServicerContext[wire.NodePrepareResourcesRequest, wire.NodePrepareResourcesResponse],
+    def _prepare(
+        self, request: wire.NodePrepareResourcesRequest, _: grpc.ServicerContext
     ) -> wire.NodePrepareResourcesResponse:
         response = wire.NodePrepareResourcesResponse()
-        for uid, answer in await self._answers("prepare", self._claims.prepare, request.claims):
+        for uid, answer in self._answers("prepare", self._claims.prepare, request.claims):
             entry = response.claims[uid]
             if isinstance(answer, HamiError):
                 entry.error = _text(answer)
@@ -82,32 +80,30 @@ class _DraService:
                 )
         return response
 
-    async def _unprepare(
-        self,
-        request: wire.NodeUnprepareResourcesRequest,
-        _: grpc.aio.ServicerContext[wire.NodeUnprepareResourcesRequest, wire.NodeUnprepareResourcesResponse],
+    def _unprepare(
+        self, request: wire.NodeUnprepareResourcesRequest, _: grpc.ServicerContext
     ) -> wire.NodeUnprepareResourcesResponse:
         response = wire.NodeUnprepareResourcesResponse()
-        for uid, error in await self._answers("unprepare", self._claims.unprepare, request.claims):
+        for uid, error in self._answers("unprepare", self._claims.unprepare, request.claims):
             entry = response.claims[uid]  # reading it is what makes the entry
             if error is not None:
                 entry.error = _text(error)
         return response
 
-    async def _answers(
+    def _answers(
         self,
         action: str,
-        call: Callable[[list[ClaimRef]], Awaitable[Mapping[str, Answer | HamiError]]],
+        call: Callable[[list[ClaimRef]], Mapping[str, Answer | HamiError]],
         claims: Iterable[wire.Claim],
     ) -> list[tuple[str, Answer | HamiError]]:
-        """One answer for each claim, whatever happens in the service but cancellation."""
+        """One answer for each claim, whatever happens in the service."""
         # By UID: one that is named twice must not get its devices twice.
         refs = [*{claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in claims}.values()]
         if not refs:
             return []
         log = get_logger().bind(action=action, claims=[ref.full_name for ref in refs])
         try:
-            answers = await call(refs)
+            answers = call(refs)
             missing = [ref for ref in refs if ref.uid not in answers]
             if missing:
                 log.error("no answer for some claims", missing=[ref.full_name for ref in missing])

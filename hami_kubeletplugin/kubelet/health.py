@@ -4,17 +4,18 @@ Contract: k8s.io/kubelet pkg/apis/dra-health. The kubelet forgets a device that 
 everything is said again each interval, and at once when the set of published devices changes.
 """
 
-import asyncio
 import enum
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import grpc
 
 from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2 as wire
 from hami_kubeletplugin.kubelet.wire import dra_health_v1alpha1_pb2
+from hami_kubeletplugin.observe.observable import Observable
 
 # Here, other than in DRA, supported_versions has the full names of the services.
 V1: Final = wire.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name
@@ -24,6 +25,9 @@ TIMEOUT_SECONDS: Final = 30
 """How long a report holds; the kubelet's default too. `Settings.health_interval` stays below it."""
 
 MESSAGE_MAX: Final = 1024
+
+MAX_STREAMS: Final = 8
+"""The kubelet has one, and for a moment two."""
 
 
 class HealthStatus(enum.IntEnum):
@@ -44,23 +48,21 @@ class DeviceHealth:
     message: str = ""
 
 
-class HealthSource(Protocol):
-    """Knows what is published."""
-
-    def published(self) -> Sequence[tuple[str, str]]:
-        """(pool, device) of everything that is in our ResourceSlices now."""
-
-    async def changed(self, since: Sequence[tuple[str, str]]) -> None:
-        """Return as soon as `published()` differs from `since`, at once if it does already."""
+Published = Observable[tuple[tuple[str, str], ...]]
+"""(pool, device) of everything that is in our ResourceSlices now."""
 
 
 class HealthService:
-    """The two health services of one gRPC server. Both speak with the messages of v1: those of v1alpha1 are the same."""
+    """The two health services of one gRPC server. Both speak with the messages of v1: those of v1alpha1 are the same.
 
-    def __init__(self, source: HealthSource, interval: float) -> None:
-        self._source = source
+    Each stream keeps a thread of the server's for as long as it is open.
+    """
+
+    def __init__(self, published: Published, interval: float) -> None:
+        self._published = published
         self._interval = interval
-        self._closing = asyncio.Event()
+        self._closing = False
+        self._free = threading.BoundedSemaphore(MAX_STREAMS)
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """What a gRPC server needs to serve both versions."""
@@ -73,29 +75,27 @@ class HealthService:
 
     def close(self) -> None:
         """End all streams, in order; the kubelet comes back a few seconds later."""
-        self._closing.set()
+        self._closing = True
+        self._published.wake()
 
-    async def _watch(
-        self,
-        _request: wire.NodeWatchResourcesRequest,
-        _: grpc.aio.ServicerContext[wire.NodeWatchResourcesRequest, wire.NodeWatchResourcesResponse],
-    ) -> AsyncIterator[wire.NodeWatchResourcesResponse]:
-        closing = asyncio.create_task(self._closing.wait())
+    def _watch(
+        self, _request: wire.NodeWatchResourcesRequest, context: grpc.ServicerContext
+    ) -> Iterator[wire.NodeWatchResourcesResponse]:
+        if not self._free.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} are watching already")
         try:
-            while not closing.done():
-                devices = tuple(self._source.published())
+            # A stream that its client left gives its thread back now, not after the interval.
+            if not context.add_callback(self._published.wake):
+                return
+            while context.is_active() and not self._closing:
+                devices = self._published.get()
                 yield report(
                     (DeviceHealth(pool, device, HealthStatus.HEALTHY) for pool, device in devices), time.time()
                 )
-                changed = asyncio.create_task(self._source.changed(devices))
-                try:
-                    await asyncio.wait((closing, changed), timeout=self._interval, return_when=asyncio.FIRST_COMPLETED)
-                    if changed.done():
-                        changed.result()  # an error of the source ends the stream; without it, reports would never pause
-                finally:
-                    changed.cancel()
+                if context.is_active() and not self._closing:
+                    self._published.wait(devices, self._interval)
         finally:
-            closing.cancel()
+            self._free.release()
 
 
 def report(devices: Iterable[DeviceHealth], now: float) -> wire.NodeWatchResourcesResponse:

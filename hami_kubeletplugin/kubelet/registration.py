@@ -3,7 +3,7 @@
 Contract: k8s.io/kubelet pkg/apis/pluginregistration/v1.
 """
 
-import asyncio
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +29,7 @@ class Registration:
     """
 
     def __init__(self, driver: str, endpoint: Path) -> None:
-        self.registered = asyncio.Event()
+        self.registered = threading.Event()
         self.refusal: str | None = None
         self._info = wire.PluginInfo(
             type=PLUGIN_TYPE, name=driver, endpoint=str(endpoint), supported_versions=SUPPORTED_VERSIONS
@@ -51,16 +51,10 @@ class Registration:
         """The socket is gone, and with it the registration."""
         self.registered.clear()
 
-    async def _get_info(
-        self, _request: wire.InfoRequest, _: grpc.aio.ServicerContext[wire.InfoRequest, wire.PluginInfo]
-    ) -> wire.PluginInfo:
+    def _get_info(self, _request: wire.InfoRequest, _: grpc.ServicerContext) -> wire.PluginInfo:
         return self._info
 
-    async def _notify(
-        self,
-        status: wire.RegistrationStatus,
-        _: grpc.aio.ServicerContext[wire.RegistrationStatus, wire.RegistrationStatusResponse],
-    ) -> wire.RegistrationStatusResponse:
+    def _notify(self, status: wire.RegistrationStatus, _: grpc.ServicerContext) -> wire.RegistrationStatusResponse:
         log = get_logger().bind(driver=self._info.name)
         if status.plugin_registered:
             self.refusal = None

@@ -1,7 +1,7 @@
 """Serves the kubelet: binds the sockets in the right order, keeps them there, and goes without cutting off a prepare.
 
 async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
-    await KubeletServer(settings, claims, source, lock).run()
+    await KubeletServer(settings, claims, published, lock).run()
 """
 
 import asyncio
@@ -32,14 +32,14 @@ class KubeletServer:
     """The gRPC face of one driver on one node.
 
     Attributes:
-        registration: What the kubelet said; `registration.registered` can be awaited.
+        registration: What the kubelet said; `registration.registered` can be waited for.
     """
 
     def __init__(
         self,
         settings: Settings,
         claims: ClaimService,
-        source: health.HealthSource,
+        published: health.Published,
         lock: DriverLock,
         *,
         watch_interval: float = WATCH_INTERVAL,
@@ -55,7 +55,7 @@ class KubeletServer:
         self.registration = registration.Registration(settings.driver_name, self._dra_path)
         self._health_interval = settings.health_interval
         self._claims = claims
-        self._source = source
+        self._published = published
         self._lock = lock
         self._watch_interval = watch_interval
         self._stop_grace = stop_grace
@@ -91,7 +91,7 @@ class KubeletServer:
             return
         if old:
             log.warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
-        streams = health.HealthService(self._source, self._health_interval)
+        streams = health.HealthService(self._published, self._health_interval)
         self._dra_listener = await Listener.start(
             self._dra_path,
             (*dra.handlers(self._claims), *streams.handlers()),

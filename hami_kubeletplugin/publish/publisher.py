@@ -8,7 +8,7 @@ and an API server that is away for minutes costs one attempt per half minute.
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiNotFound
@@ -20,6 +20,7 @@ from hami_kubeletplugin.kube.informer import follow
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kube.retry import Retry, Sleep
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.observable import Observable
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.accepted import Accepted
 from hami_kubeletplugin.publish.devices import Device, devices
@@ -38,6 +39,10 @@ with another writer to one write a minute; the longest wait is what a pool can s
 REPAIR_QUIET: Final = 180.0
 """Seconds without a repair until the wait is short again: longer than the longest wait, or a fight would never slow down."""
 _LONGEST_RETRY_AFTER: Final = 120.0
+
+
+Devices = tuple[tuple[str, str], ...]
+"""(pool, device) of each."""
 
 
 class Publisher:
@@ -70,8 +75,8 @@ class Publisher:
         """UNIX time at which the slices were last found, or made, right."""
         self._offered = asyncio.Event()
         self._desired: list[Device] | None = None
-        self._published: tuple[tuple[str, str], ...] = ()
-        self._republished = asyncio.Event()
+        self.published = Observable[Devices](())
+        """What the API server has from us."""
         self._observed, self._accepted = Observed(), Accepted()
         self._owner: str | None = None
         self._dirty, self._urgent = asyncio.Event(), asyncio.Event()
@@ -94,15 +99,6 @@ class Publisher:
         self._offered.set()
         self._urgent.set()
         self._dirty.set()
-
-    def published(self) -> Sequence[tuple[str, str]]:
-        """(pool, device) of what the API server has from us."""
-        return self._published
-
-    async def changed(self, since: Sequence[tuple[str, str]]) -> None:
-        """Return as soon as `published()` differs from `since`."""
-        while tuple(since) == self._published:
-            await self._republished.wait()
 
     async def run(self) -> None:
         """Publish until cancelled. The slices stay then: a daemon that is replaced must not take its pool away."""
@@ -132,7 +128,7 @@ class Publisher:
         listed = await self._client.list_slices(self._driver, self._node)
         for item in listed.items:
             await self._client.delete_slice(item)
-        self._now_published(())
+        self.published.set(())
         self._retry.works()
         found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
         refused = (
@@ -197,19 +193,13 @@ class Publisher:
         writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.all())
         for write in writes:
             await self._write(write)
-        self._now_published(tuple((self._node, device["name"]) for device in offered or ()))
+        self.published.set(tuple((self._node, device["name"]) for device in offered or ()))
         self.published_at = time.time()
         if writes:
-            log.info("ResourceSlices written", devices=len(self._published), slices=len(parts), writes=len(writes))
+            log.info("ResourceSlices written", devices=len(self.published.get()), slices=len(parts), writes=len(writes))
         if parts:
             self.first_published.set()
         return len(writes)
-
-    def _now_published(self, devices: tuple[tuple[str, str], ...]) -> None:
-        if devices != self._published:
-            self._published = devices
-            self._republished.set()
-            self._republished = asyncio.Event()
 
     async def _write(self, write: Write) -> None:
         if write.verb == "delete":

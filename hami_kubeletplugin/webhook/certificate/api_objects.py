@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hami_kubeletplugin.api.errors import CertificateError
 from hami_kubeletplugin.api.names import TRUSTED_SINCE
-from hami_kubeletplugin.kube.client import Object
+from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair, read_key_pair
 from hami_kubeletplugin.webhook.certificate.rotation_step import Configuration, Content
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from hami_kubeletplugin.api.errors import ApiNotFound, CertificateError
 from hami_kubeletplugin.api.webhook_settings import Certificates
+from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
-from hami_kubeletplugin.kube.client import Object
 from hami_kubeletplugin.program import table
 from hami_kubeletplugin.webhook.certificate import api_objects, rotation, rotation_step
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair, read_files, server_context

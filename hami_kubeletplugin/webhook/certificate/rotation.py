@@ -24,8 +24,8 @@ from hami_kubeletplugin.api.errors import (
 from hami_kubeletplugin.api.settings import DNS_SUBDOMAIN
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.kube.backoff import Backoff
+from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
-from hami_kubeletplugin.kube.client import Object
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.webhook.certificate import api_objects, rotation_step

@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import ApiConflict, ApiError, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
-from hami_kubeletplugin.kube.client import Object
+from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.retry import Sleep
 from hami_kubeletplugin.kube.template_api import TEMPLATES, Namespaced, TemplateClient
 from hami_kubeletplugin.observe.log import get_logger

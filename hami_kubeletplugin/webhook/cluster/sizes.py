@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.kube import quantity
-from hami_kubeletplugin.kube.client import Event, Object
+from hami_kubeletplugin.kube.call import Object
+from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import KubeClient, Listed
 from hami_kubeletplugin.webhook.conversion.template import GpuSize

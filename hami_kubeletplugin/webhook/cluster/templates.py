@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 
 from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiError, ApiNotFound
 from hami_kubeletplugin.api.names import LAST_USED, TEMPLATE_PREFIX
-from hami_kubeletplugin.kube.client import Event, Object
+from hami_kubeletplugin.kube.call import Object
+from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import Listed
 from hami_kubeletplugin.kube.template_api import TemplateClient, key_of

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hami_kubeletplugin.api.errors import ApiError
-from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.client import Client
 from hami_kubeletplugin.kube.config import load
 from tests.e2e.cluster import NAMESPACE
 from tests.e2e.webhook.objects import gpu_pod, wanting

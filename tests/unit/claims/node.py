@@ -4,6 +4,8 @@ import asyncio
 import copy
 import hashlib
 import json
+import threading
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 
 from hami_kubeletplugin.api.cdi import ContainerEdits, Spec
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
-from hami_kubeletplugin.api.errors import ApiNotFound, ApiUnavailable, DriverMissing, HamiError
+from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable, DriverMissing, HamiError
 from hami_kubeletplugin.api.names import CONFIG_API_VERSION, CONFIG_KIND, DRIVER, MIB
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
@@ -25,6 +27,7 @@ from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.kube.claim_api import Wanted
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
 
 NODE = "node-1"
@@ -159,7 +162,7 @@ class Api:
         self.outdated = self.pods  # what the cache shows; the same until a test says otherwise
         self.away = False
         self.gets = 0
-        self.hold: asyncio.Event | None = None
+        self.hold: threading.Event | None = None
         self.error: HamiError | None = None
 
     def put(self, *objects: Json) -> None:
@@ -168,18 +171,25 @@ class Api:
             kind = self.pods if "containers" in obj["spec"] else self.claims
             kind[obj["metadata"]["namespace"], obj["metadata"]["name"]] = copy.deepcopy(obj)
 
+    def ask(self, wanted: Sequence[Wanted], *, deadline: float) -> list[Json | ApiError]:
+        """See `ClaimApi`."""
+        return [self._answer(one, deadline) for one in wanted]
+
     async def get_claim(self, namespace: str, name: str) -> Json:
-        """See `ClaimApi`."""
-        return await self._get(self.claims, "resourceclaim", namespace, name)
+        """See `RecoveryApi`."""
+        return self._get(self.claims, "resourceclaim", namespace, name)
 
-    async def get_pod(self, namespace: str, name: str, *, cached: bool = False) -> Json:
-        """See `ClaimApi`."""
-        return await self._get(self.outdated if cached else self.pods, "pod", namespace, name)
+    def _answer(self, one: Wanted, deadline: float) -> Json | ApiError:
+        if self.hold and not self.hold.wait(max(deadline - time.monotonic(), 0)):
+            return ApiUnavailable(f"get {one.name} failed: no answer in time")
+        kinds = {"claim": self.claims, "pod": self.pods, "cached pod": self.outdated}
+        try:
+            return self._get(kinds[one.kind], one.kind.removeprefix("cached "), one.namespace, one.name)
+        except ApiError as error:
+            return error
 
-    async def _get(self, kind: Mapping[tuple[str, str], Json], word: str, namespace: str, name: str) -> Json:
+    def _get(self, kind: Mapping[tuple[str, str], Json], word: str, namespace: str, name: str) -> Json:
         self.gets += 1
-        if self.hold:
-            await self.hold.wait()
         if self.error:
             raise self.error
         if self.away:
@@ -195,9 +205,12 @@ class Edits:
     def __init__(self, made: DriverEdits | None = None) -> None:
         self.made = made
 
-    async def edits(self, uuids: Collection[str]) -> DriverEdits:
+    def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:
         """See `DriverEditsSource`."""
         return self.made or driver_edits(uuids)
+
+    def close(self) -> None:
+        """See `DriverEditsSource`."""
 
 
 def driver_edits(uuids: Collection[str], **more: Any) -> DriverEdits:
@@ -235,10 +248,18 @@ class Node:
     """The claims' part of the daemon over one directory. `start` is what a new process does; `reboot` is the node's."""
 
     def __init__(
-        self, root: Path, shipped: Shipped, api: Any = None, *, timeout: float = 10.0, grace: float = 300.0
+        self,
+        root: Path,
+        shipped: Shipped,
+        api: Any = None,
+        *,
+        claim_api: Any = None,
+        timeout: float = 10.0,
+        grace: float = 300.0,
     ) -> None:
         self.root, self.shipped, self.timeout, self.grace = root, shipped, timeout, grace
         self.api = api if api is not None else Api()
+        self.claim_api = claim_api if claim_api is not None else self.api
         self.inventory: Inventory | None = GPUS
         self.edits = Edits()
         self.boots = 1
@@ -251,16 +272,16 @@ class Node:
         self.records = Records(self.plugin / "claims")
         self.specs = SpecFiles(self.cdi, DRIVER)
         self.host = HostFiles(self.shipped, self.hami)
-        self.state = NodeFiles(
+        self.files = NodeFiles(
             records=self.records,
             specs=self.specs,
             enforcements={"hami-core": HamiCore(self.host, self.hami), "none": NoEnforcement()},
         )
         self.claims = Claims(
-            api=self.api,
+            api=self.claim_api,
             inventory=self._inventory,
             edits=self.edits,
-            state=self.state,
+            files=self.files,
             driver=DRIVER,
             node=NODE,
             boot_id=f"boot-{self.boots}",
@@ -298,12 +319,12 @@ class Node:
 
     async def prepare(self, *claims: Json) -> list[Answer]:
         """The answers for claims, in order."""
-        answers = await self.claims.prepare([ref(c) for c in claims])
+        answers = await asyncio.to_thread(self.claims.prepare, [ref(c) for c in claims])
         return [answers[c["metadata"]["uid"]] for c in claims]
 
     async def unprepare(self, *claims: Json) -> list[HamiError | None]:
         """The answers for claims, in order."""
-        answers = await self.claims.unprepare([ref(c) for c in claims])
+        answers = await asyncio.to_thread(self.claims.unprepare, [ref(c) for c in claims])
         return [answers[c["metadata"]["uid"]] for c in claims]
 
     def spec(self, obj: Json) -> Spec | None:
@@ -351,7 +372,7 @@ class Node:
         assert seen.has_right_region(GPUS) == other.has_right_region(GPUS) == self.regions
         return seen.limits(GPUS)
 
-    async def _inventory(self) -> Inventory:
+    def _inventory(self, deadline: float) -> Inventory:
         if self.inventory is None:
             raise DriverMissing("no NVIDIA driver on this node")
         return self.inventory

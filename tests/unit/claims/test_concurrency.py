@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Collection
 
 import pytest
 
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.service import WORKERS
+from hami_kubeletplugin.gpu.edits import DriverEdits
 from tests.unit.claims.node import Json, Node, devices, refusal, simple
 from tests.waiting import settled, until
 
@@ -32,7 +35,7 @@ class SlowPut:
 
 async def until_asked(node: Node, obj: Json, times: int) -> None:
     """Wait until so many hold the claim's lock or wait for it, and the loop has nothing left to do but wait."""
-    await until(lambda: node.claims._locks._users[obj["metadata"]["uid"]] == times)
+    await until(lambda: node.claims._locks.waiting(obj["metadata"]["uid"]) == times)
     await settled()
 
 
@@ -58,6 +61,7 @@ async def test_one_claim_is_never_worked_on_twice_at_once(
     held = SlowPut(monkeypatch, one["metadata"]["uid"])
     calls = [asyncio.create_task(node.prepare(one)) for _ in range(3)]
     assert await asyncio.to_thread(held.started.wait, 20)
+    await until_asked(node, one, 3)
     taking_away = asyncio.create_task(node.unprepare(one))
     await until_asked(node, one, 4)
     assert not taking_away.done()
@@ -81,7 +85,7 @@ async def test_a_claim_that_takes_too_long_is_answered(node: Node, one: Json, mo
     assert "unprepare did not end within" in refusal((await node.unprepare(one))[0])
     assert (held.running, held.most) == (1, 1)
     held.go_on.set()
-    await asyncio.wait_for(node.claims.drain(), 5)
+    await until(lambda: not held.running)
     assert devices((await node.prepare(one))[0])
     assert held.most == 1
 
@@ -90,51 +94,71 @@ async def test_a_slow_api_server_runs_into_the_time_out(node: Node, one: Json) -
     """Before the time-out of the call, so that the answer names it."""
     node.timeout = 0.5
     node.start()
-    node.api.hold = asyncio.Event()
-    assert "the API server gave no answer about default/c0 in time" in refusal((await node.prepare(one))[0])
+    node.api.hold = threading.Event()
+    assert "get c0 failed: no answer in time" in refusal((await node.prepare(one))[0])
     assert node.snapshot() == {}
     node.api.hold.set()
     assert devices((await node.prepare(one))[0])
 
 
-async def test_a_call_that_is_given_up_leaves_nothing_running(
+async def test_work_that_is_given_up_ends_before_the_daemon_does(
     node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kubelet hangs up, or the daemon stops: file work ends under its lock, and drain waits for it."""
+    """The kubelet hangs up, or the daemon stops: file work ends under its lock, and closing waits for it."""
+    node.timeout = 0.5
+    node.start()
     held = SlowPut(monkeypatch, one["metadata"]["uid"])
-    call = asyncio.create_task(node.prepare(one))
-    assert await asyncio.to_thread(held.started.wait, 20)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    draining = asyncio.create_task(node.claims.drain())
+    refusal((await node.prepare(one))[0])
+    closing = asyncio.create_task(asyncio.to_thread(node.claims.close))
     await settled()
-    assert not draining.done()
+    assert not closing.done()
     held.go_on.set()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(closing, 20)
     assert node.records.uids() == [one["metadata"]["uid"]]
-    assert len(asyncio.all_tasks()) == 1
 
 
-async def test_a_restore_that_is_cancelled_twice_keeps_its_lock(
+async def test_what_is_given_up_before_it_wrote_writes_nothing(
     node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock covers the thread to its end however often the task around it is cancelled."""
-    devices((await node.prepare(one))[0])
-    held = SlowPut(monkeypatch, one["metadata"]["uid"])
-    restoring = asyncio.create_task(node.claims.restore(one["metadata"]["uid"]))
-    assert await asyncio.to_thread(held.started.wait, 20)
-    for _ in range(3):
-        restoring.cancel()
-        await settled()
-    taking_away = asyncio.create_task(node.unprepare(one))
-    await until_asked(node, one, 2)
-    assert not taking_away.done()
-    held.go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await restoring
-    assert await taking_away == [None]
+    """The kubelet was told that the claim is not prepared, so nothing of it comes about later."""
+    node.timeout = 0.3
+    node.start()
+    go_on = threading.Event()
+    real = node.edits.edits
+
+    def edits(uuids: Collection[str], *, deadline: float) -> DriverEdits:
+        assert go_on.wait(60)
+        return real(uuids, deadline=deadline)
+
+    monkeypatch.setattr(node.edits, "edits", edits)
+    assert "did not end within 0.3 s" in refusal((await node.prepare(one))[0])
+    go_on.set()
+    await asyncio.to_thread(node.claims.close)
     assert node.snapshot() == {}
+
+
+async def test_unprepares_never_wait_for_the_api_server(node: Node) -> None:
+    """A node full of prepares that wait for an API server that is away lets go of other claims all the same."""
+    pairs = [simple(i, i % 4) for i in range(WORKERS + 2)]
+    for obj, its_pod in pairs:
+        node.api.put(obj, its_pod)
+    prepared, *waiting = (obj for obj, _ in pairs)
+    devices((await node.prepare(prepared))[0])
+    node.api.hold = threading.Event()
+    call = asyncio.create_task(node.prepare(*waiting))
+    await until(lambda: node.claims._preparing._work_queue.qsize() > 0)
+    assert await node.unprepare(prepared) == [None]
+    node.api.hold.set()
+    assert all(devices(answer) for answer in await call)
+
+
+async def test_more_claims_than_threads(node: Node) -> None:
+    """A call with more claims than are worked on at the same time answers for all of them."""
+    pairs = [simple(i, i % 4) for i in range(2 * WORKERS)]
+    for obj, its_pod in pairs:
+        node.api.put(obj, its_pod)
+    answers = await node.prepare(*(obj for obj, _ in pairs))
+    assert all(devices(answer) for answer in answers)
 
 
 async def test_a_restore_does_not_bring_back_what_is_being_unprepared(
@@ -160,4 +184,4 @@ async def test_a_restore_does_not_bring_back_what_is_being_unprepared(
     assert await taking_away == [None]
     await repairing
     assert node.snapshot() == {}
-    assert await node.claims.restore(uid) is False
+    assert node.claims.restore(uid) is False

@@ -189,4 +189,4 @@ async def test_restore_says_when_a_record_is_damaged(node: Node, one: Json) -> N
     devices((await node.prepare(one))[0])
     damage_record(node, one["metadata"]["uid"])
     with pytest.raises(RecordDamaged):
-        await node.claims.restore(one["metadata"]["uid"])
+        node.claims.restore(one["metadata"]["uid"])

@@ -48,7 +48,7 @@ async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
     node.api.put(bad, its_pod)
     await node.prepare(one, bad)
     node.specs.remove(one["metadata"]["uid"])
-    real_load, real_get = node.state.load, node.api.get_claim
+    real_load, real_get = node.files.load, node.api.get_claim
 
     def load(uid: str) -> object:
         if uid == bad["metadata"]["uid"]:
@@ -60,7 +60,7 @@ async def test_a_fault_at_one_claim_does_not_end_the_upkeep_of_others(
             raise RuntimeError("a fault of ours")
         return await real_get(namespace, name)
 
-    monkeypatch.setattr(node.state, "load", load)
+    monkeypatch.setattr(node.files, "load", load)
     monkeypatch.setattr(node.api, "get_claim", get_claim)
     recovery = node.recovery()
     with capture_logs() as log:
@@ -81,16 +81,16 @@ async def test_a_neighbour_that_is_being_unprepared_does_not_come_back(
     a, b = (claim(name, [result(i)], pods=["p"]) for i, name in enumerate("ab"))
     node.api.put(a, b, pod("p", container("x", "a", "b")))
     assert devices(*await node.prepare(b))
-    uid, go, real = b["metadata"]["uid"], threading.Event(), node.state.take_away
+    uid, go, real = b["metadata"]["uid"], threading.Event(), node.files.take_away
 
     def take_away(gone: str) -> None:
         assert go.wait(10)
         real(gone)
 
-    monkeypatch.setattr(node.state, "take_away", take_away)
+    monkeypatch.setattr(node.files, "take_away", take_away)
     unprepare = asyncio.create_task(node.unprepare(b))
     prepare = asyncio.create_task(node.prepare(a))
-    await until(lambda: node.claims._locks._users[uid] == 2)  # the prepare has come to it and waits
+    await until(lambda: node.claims._locks.waiting(uid) == 2)  # the prepare has come to it and waits
     go.set()
     assert await unprepare == [None]
     assert devices(*await prepare)

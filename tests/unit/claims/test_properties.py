@@ -4,7 +4,7 @@ The oracle knows nothing of uses and plans: it adds up the allocation results th
 limits the way HAMi-core does.
 """
 
-import asyncio
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -20,7 +20,7 @@ from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.reader import ClaimReader
+from hami_kubeletplugin.claims.reader import ClaimReader, PodGuess
 from hami_kubeletplugin.claims.spec import render
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.host import Installed, Renewal
@@ -146,26 +146,19 @@ def tidy_worlds(draw: st.DrawFn) -> World:
 
 def prepare(world: World) -> ClaimError | None:
     """Plan every claim as the service does; the first refusal, or None."""
-
-    async def each() -> None:
-        reader = ClaimReader(world.api(), driver=DRIVER, node=NODE, patience=1)
-        try:
-            for obj in world.claims:
-                read = await reader.claim(ref(obj))
-                pods = await reader.pods(read)
-                world.prepared[obj["metadata"]["name"]] = plan(
-                    read,
-                    pods=pods,
-                    neighbours=await reader.neighbours(read, pods),
-                    gpus=world.gpus.by_device_name(),
-                    boot_id="b",
-                    driver=DRIVER,
-                )
-        finally:
-            await reader.close()
-
+    reader = ClaimReader(world.api(), driver=DRIVER, node=NODE, deadline=time.monotonic() + 20, guess=PodGuess())
     try:
-        asyncio.run(each())
+        for obj in world.claims:
+            read = reader.claim(ref(obj))
+            pods = reader.pods(read)
+            world.prepared[obj["metadata"]["name"]] = plan(
+                read,
+                pods=pods,
+                neighbours=reader.neighbours(read, pods),
+                gpus=world.gpus.by_device_name(),
+                boot_id="b",
+                driver=DRIVER,
+            )
     except ClaimError as error:
         return error
     return None

@@ -1,36 +1,40 @@
 """Which pods are read from the API server's cache, and when that is not trusted."""
 
-import asyncio
 import copy
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from hami_kubeletplugin.api.errors import ApiError, ApiForbidden
 from hami_kubeletplugin.claims.pods import Pod
-from hami_kubeletplugin.claims.reader import ClaimReader
+from hami_kubeletplugin.claims.reader import POD_CLAIM_NAME, ClaimApi, ClaimReader, PodGuess
+from hami_kubeletplugin.kube.claim_api import Wanted
 from tests.unit.claims.node import NAMESPACE, NODE, Api, claim, container, pod, ref, result
 
 Json = dict[str, Any]
 DRIVER = "gpu.hami.io"
 
 
-async def pods(api: Api, obj: Json) -> list[Pod]:
+def reader(api: ClaimApi, guess: PodGuess | None = None) -> ClaimReader:
+    """One for a call of the kubelet."""
+    return ClaimReader(api, driver=DRIVER, node=NODE, deadline=time.monotonic() + 5, guess=guess or PodGuess())
+
+
+def pods(api: Api, obj: Json) -> list[Pod]:
     """The pods of a claim, as a call of the kubelet reads them."""
-    reader = ClaimReader(api, driver=DRIVER, node=NODE, patience=5)
-    try:
-        return await reader.pods(await reader.claim(ref(obj)))
-    finally:
-        await reader.close()
+    its = reader(api)
+    return its.pods(its.claim(ref(obj)))
 
 
-async def test_the_only_pod_comes_from_the_cache() -> None:
+def test_the_only_pod_comes_from_the_cache() -> None:
     """A bound pod is read once, from the cache, though the API server has a newer one with another phase."""
     api, obj = Api(), claim("c", [result()])
     api.put(obj, pod("p", container("x", "c"), phase="Running"))
     api.outdated = {(NAMESPACE, "p"): pod("p", container("x", "c"), phase="Pending")}
     api.pods.clear()
-    (found,) = await pods(api, obj)
+    (found,) = pods(api, obj)
     assert [c.name for c in found.containers] == ["x"]
     assert api.gets == 2
 
@@ -46,7 +50,7 @@ def _of_another_pod(cached: Json) -> Json:
 
 
 @pytest.mark.parametrize("change", [_not_bound, _of_another_pod, lambda _: None])
-async def test_a_cache_that_lags_is_not_trusted(change: Callable[[Json], Json | None]) -> None:
+def test_a_cache_that_lags_is_not_trusted(change: Callable[[Json], Json | None]) -> None:
     """A pod that the cache shows before its binding, shows its predecessor for, or lacks, is read as it is."""
     api, obj = Api(), claim("c", [result()])
     current = pod("p", container("x", "c"))
@@ -55,30 +59,133 @@ async def test_a_cache_that_lags_is_not_trusted(change: Callable[[Json], Json | 
     if cached is not None:
         cached["spec"]["containers"] = []
     api.outdated = {} if cached is None else {(NAMESPACE, "p"): cached}
-    (found,) = await pods(api, obj)
+    (found,) = pods(api, obj)
     assert [c.name for c in found.containers] == ["x"]
 
 
-async def test_a_server_that_is_away_is_asked_every_other_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_is_asked_every_other_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause doubles from a tenth of a second, and ends at two: pods wait for this, so it must not double for ever."""
     api, obj = Api(), claim("c", [result()])
     api.put(obj, pod("p", container("x", "c")))
     api.away = True
     pauses: list[float] = []
 
-    async def sleep(seconds: float) -> None:
+    def sleep(seconds: float) -> None:
         pauses.append(seconds)
         api.away = len(pauses) < 12
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    assert await pods(api, obj)
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert pods(api, obj)
     assert pauses[0] <= 0.1
     assert all(1 <= pause <= 2 for pause in pauses[5:12])
 
 
-async def test_several_pods_are_read_as_they_are() -> None:
+def test_several_pods_are_read_as_they_are() -> None:
     """Beside another pod the phase matters: a pod that has finished does not count, whatever the cache still shows."""
     api, obj = Api(), claim("c", [result()], pods=("done", "next"))
     api.outdated = {(NAMESPACE, name): pod(name, container("x", "c")) for name in ("done", "next")}
     api.put(obj, pod("done", container("x", "c"), phase="Succeeded"), pod("next", container("x", "c")))
-    assert [found.ref.name for found in await pods(api, obj)] == ["next"]
+    assert [found.ref.name for found in pods(api, obj)] == ["next"]
+
+
+def generated(name: str, its_pod: str, in_pod: str) -> Json:
+    """A claim that was made from a template for a pod."""
+    obj = claim(name, [result()], pods=(its_pod,))
+    obj["metadata"]["annotations"] = {POD_CLAIM_NAME: in_pod}
+    return obj
+
+
+class Counting(Api):
+    """An API that notes what was asked for together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[str]] = []
+
+    def ask(self, wanted: Sequence[Wanted], *, deadline: float) -> list[Json | ApiError]:
+        """See `ClaimApi`."""
+        self.asked.append([f"{one.kind} {one.name}" for one in wanted])
+        return super().ask(wanted, deadline=deadline)
+
+
+def test_a_generated_claim_and_its_pod_are_asked_for_at_once() -> None:
+    """The pod's name stands in that of its claim, so nobody waits for the claim to ask for the pod."""
+    api, obj = Counting(), generated("train-0-gpu-x2x4z", "train-0", "gpu")
+    api.put(obj, pod("train-0", container("x", obj["metadata"]["name"])))
+    (found,) = pods(api, obj)
+    assert found.ref.name == "train-0"
+    assert api.asked == [["claim train-0-gpu-x2x4z", "cached pod train-0"]]
+
+
+def test_how_pods_call_their_claims_is_learned() -> None:
+    """A name with a dash in it is guessed wrongly once, which costs what no guess costs, and rightly from then on."""
+    api, guess = Counting(), PodGuess()
+    for number in (1, 2):
+        obj = generated(f"p-{number}-gpu-main-x2x4z", f"p-{number}", "gpu-main")
+        api.put(obj, pod(f"p-{number}", container("x", obj["metadata"]["name"])))
+        its = reader(api, guess)
+        assert its.pods(its.claim(ref(obj)))
+    assert api.asked == [
+        ["claim p-1-gpu-main-x2x4z", "cached pod p-1-gpu"],
+        ["cached pod p-1"],
+        ["claim p-2-gpu-main-x2x4z", "cached pod p-2"],
+    ]
+
+
+@pytest.mark.parametrize("change", [_not_bound, _of_another_pod])
+def test_a_wrong_guess_is_not_trusted(change: Callable[[Json], Json]) -> None:
+    """A pod of that name which is not bound, or another one, only costs a request."""
+    api, obj = Counting(), generated("p-gpu-x2x4z", "p", "gpu")
+    current = pod("p", container("x", obj["metadata"]["name"]))
+    api.put(obj, current)
+    api.outdated = {(NAMESPACE, "p"): change(copy.deepcopy(current)) | {"status": {}}}
+    api.outdated[NAMESPACE, "p"]["spec"]["containers"] = []
+    (found,) = pods(api, obj)
+    assert [c.name for c in found.containers] == ["x"]
+
+
+def test_an_error_about_a_guess_is_nobodys_error() -> None:
+    """What the API server says of an object that may not exist fails no claim."""
+    api, obj = Api(), generated("other-gpu-x2x4z", "p", "gpu")
+    api.put(obj, pod("p", container("x", obj["metadata"]["name"])))
+    real = api.ask
+
+    def ask(wanted: Sequence[Wanted], *, deadline: float) -> list[Json | ApiError]:
+        answers = real(wanted, deadline=deadline)
+        return [
+            ApiForbidden("no") if one.name == "other" else answer for one, answer in zip(wanted, answers, strict=True)
+        ]
+
+    api.ask = ask  # type: ignore[method-assign]
+    assert [found.ref.name for found in pods(api, obj)] == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("claim_name", "expected"),
+    [
+        ("train", None),
+        ("train-gpu", None),
+        ("train-x2x4z", None),
+        ("train-gpu-x2x4z", "train"),
+        ("a-b-gpu-x2x4z", "a-b"),
+        ("", None),
+        ("-----", None),
+        ("a-main-x2x4z", "a"),
+        ("a-gpu-main-x2x4z", "a"),
+        ("gpu-main-x2x4z", "gpu"),
+    ],
+)
+def test_guesses(claim_name: str, expected: str | None) -> None:
+    """Names that were not generated give none; a name that is known to be a claim's in its pod is taken off whole."""
+    guess = PodGuess()
+    guess.learn({"metadata": {"annotations": {POD_CLAIM_NAME: "gpu-main"}}})
+    assert guess.pod_of(claim_name) == expected
+
+
+def test_what_is_learned_is_bounded() -> None:
+    """A tenant who calls his claims by a thousand names costs nobody memory or time."""
+    guess = PodGuess()
+    for number in range(1000):
+        guess.learn({"metadata": {"annotations": {POD_CLAIM_NAME: f"name-{number}"}}})
+    assert guess.pod_of("p-name-999-x2x4z") == "p"
+    assert guess.pod_of("p-name-0-x2x4z") == "p-name"

@@ -346,7 +346,7 @@ async def test_run_repairs_when_woken_and_cleans_up_in_between(node: Node) -> No
     del node.api.claims["default", "b"]
     async with running(node.recovery(), 0.01):
         await until(lambda: not node.records.load(stale["metadata"]["uid"]))
-    await node.claims.drain()
+    await asyncio.to_thread(node.claims.close)
     assert node.records.uids() == uids(kept)
 
 
@@ -368,7 +368,7 @@ async def test_waking_puts_off_no_clean_up(node: Node, monkeypatch: pytest.Monke
     recovery.wake()
     async with running(recovery, 0.05):
         await until(lambda: node.records.uids() == [])
-    await node.claims.drain()
+    await asyncio.to_thread(node.claims.close)
     assert node.snapshot() == {}
     assert repairs
 

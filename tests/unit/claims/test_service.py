@@ -1,18 +1,19 @@
 """The service: each claim of a call has its own answer, and the API server may come and go."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hami_kubeletplugin.api.errors import ApiUnavailable
+from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.hamicore.shipped import Shipped
-from hami_kubeletplugin.kube.client import Access
+from hami_kubeletplugin.kube.claim_api import ClaimClient, Wanted
+from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.claims.node import (
     UUID,
@@ -42,8 +43,11 @@ async def server() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def served(server: ApiServer, tmp_path: Path, shipped: Shipped) -> AsyncIterator[Node]:
     """A node that talks to it."""
-    async with KubeClient(Access(server.url)) as client:
-        yield Node(tmp_path / "node", shipped, client)
+    access = Access(server.url)
+    claims = ClaimClient(access)
+    async with KubeClient(access) as client:
+        yield Node(tmp_path / "node", shipped, client, claim_api=claims)
+    claims.close()
 
 
 async def test_a_bad_claim_does_not_fail_the_others(server: ApiServer, served: Node) -> None:
@@ -92,14 +96,12 @@ async def test_an_api_server_that_comes_back_is_waited_for(
     await server.down()
     failures: list[ApiUnavailable] = []
 
-    async def get_claim(namespace: str, name: str) -> Json:
-        try:
-            return await KubeClient.get_claim(served.api, namespace, name)
-        except ApiUnavailable as error:
-            failures.append(error)
-            raise
+    def ask(wanted: Sequence[Wanted], *, deadline: float) -> list[Json | ApiError]:
+        answers = ClaimClient.ask(served.claim_api, wanted, deadline=deadline)
+        failures.extend(answer for answer in answers if isinstance(answer, ApiUnavailable))
+        return answers
 
-    monkeypatch.setattr(served.api, "get_claim", get_claim)
+    monkeypatch.setattr(served.claim_api, "ask", ask)
     preparing = asyncio.create_task(served.prepare(obj))
     await until(lambda: len(failures) > 1)
     assert not preparing.done()
@@ -201,8 +203,8 @@ async def test_the_same_claim_twice_in_a_call(node: Node, one: Json) -> None:
 
 async def test_no_claims(node: Node) -> None:
     """An empty call has an empty answer."""
-    assert await node.claims.prepare([]) == {}
-    assert await node.claims.unprepare([]) == {}
+    assert node.claims.prepare([]) == {}
+    assert node.claims.unprepare([]) == {}
 
 
 async def test_a_claim_prepared_before_is_planned_anew_with_its_neighbour(node: Node) -> None:
@@ -225,7 +227,7 @@ async def test_claims_of_one_call_are_worked_on_once(node: Node, monkeypatch: py
     put = NodeFiles.put
 
     def counted(self: NodeFiles, prepared: Prepared, *more: Any) -> None:
-        worked_on.append(prepared.name)
+        worked_on.append(prepared.ref.name)
         put(self, prepared, *more)
 
     monkeypatch.setattr(NodeFiles, "put", counted)

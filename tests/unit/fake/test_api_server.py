@@ -17,7 +17,8 @@ from hami_kubeletplugin.api.errors import (
 )
 from hami_kubeletplugin.fake.api_patch import MERGE, STRATEGIC, patched
 from hami_kubeletplugin.fake.api_server import ApiServer
-from hami_kubeletplugin.kube.client import Call, Client
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.client import Client
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SECRETS = "/api/v1/namespaces/one/secrets"

@@ -13,6 +13,7 @@ from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.edits import NoDriverEdits, RuntimeDriverEdits
 from hami_kubeletplugin.gpu.libcuda import find_libcuda
 from hami_kubeletplugin.gpu.toolkit_spec import decode
+from tests.unit.gpu.edits import edits_of
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
@@ -117,8 +118,8 @@ def test_output_that_can_not_be_passed_on_safely_is_refused(output: bytes, field
 async def test_mode_none_and_runtime_add_nothing(tmp_path: Path) -> None:
     """Both leave the driver to others; runtime asks the NVIDIA runtime for the GPUs by UUID."""
     none, runtime = (
-        await NoDriverEdits().edits([UUID]),
-        await RuntimeDriverEdits(lambda: tmp_path).edits([UUID]),
+        await edits_of(NoDriverEdits(), [UUID]),
+        await edits_of(RuntimeDriverEdits(lambda: tmp_path), [UUID]),
     )
     for edits in (none, runtime):
         assert (edits.common, edits.per_gpu, edits.no_libcuda) == ({}, {UUID: {}}, None)
@@ -128,17 +129,17 @@ async def test_mode_none_and_runtime_add_nothing(tmp_path: Path) -> None:
 async def test_mode_runtime_needs_libcuda_in_the_daemons_own_container(tmp_path: Path) -> None:
     """Without it the edits say what the DaemonSet lacks; it is looked for each time until it is there, and then believed."""
     source = RuntimeDriverEdits(lambda: find_libcuda(tmp_path))
-    missing = (await source.edits([UUID])).no_libcuda or ""
+    missing = (await edits_of(source, [UUID])).no_libcuda or ""
     assert all(word in missing for word in ("libcuda.so.1", "runtimeClassName nvidia", "NVIDIA_VISIBLE_DEVICES=all"))
     folder = tmp_path / "usr/lib64"
     folder.mkdir(parents=True)
     library = folder / "libcuda.so.1"
     library.write_bytes(b"")
-    assert (await source.edits([UUID])).no_libcuda, "an empty file is what a library was once mounted onto"
+    assert (await edits_of(source, [UUID])).no_libcuda, "an empty file is what a library was once mounted onto"
     library.write_bytes(b"\x7fELF...")
-    assert (await source.edits([UUID])).no_libcuda is None
+    assert (await edits_of(source, [UUID])).no_libcuda is None
     library.unlink()
-    assert (await source.edits([UUID])).no_libcuda is None
+    assert (await edits_of(source, [UUID])).no_libcuda is None
 
 
 def test_libcuda_is_found_as_the_loader_finds_it(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
+from tests.unit.gpu.edits import edits_of
 from tests.waiting import until
 
 A, B, C = (f"GPU-00000000-0000-0000-0000-00000000000{i}" for i in range(3))
@@ -105,10 +106,10 @@ def _living(group: int) -> list[str]:
 
 async def test_one_run_serves_until_something_changes(node: Node) -> None:
     """Edits of the GPUs asked for, and no second run for the same or other known GPUs."""
-    edits = await node.edits.edits([A])
+    edits = await edits_of(node.edits, [A])
     assert (set(edits.per_gpu), edits.visible, edits.no_libcuda) == ({A}, "void", None)
     assert edits.per_gpu[A] == node.nodes("nvidia0")
-    assert set((await node.edits.edits([B, A])).per_gpu) == {A, B}
+    assert set((await edits_of(node.edits, [B, A])).per_gpu) == {A, B}
     assert len(node.runs) == 1
     for option in (
         "--format=json",
@@ -142,21 +143,21 @@ def _reinstall_library(node: Node) -> None:
 )
 async def test_a_new_driver_or_toolkit_means_a_new_run(node: Node, change: Callable[[Node], None]) -> None:
     """Kernel module version, the libraries' version link, a mounted file, the toolkit itself: each makes it look again, once."""
-    await node.edits.edits([A])
+    await edits_of(node.edits, [A])
     change(node)
-    edits = await node.edits.edits([A])
-    await node.edits.edits([A])
+    edits = await edits_of(node.edits, [A])
+    await edits_of(node.edits, [A])
     assert len(node.runs) == 2
     assert edits.common["mounts"][0]["hostPath"].endswith(f"libcuda.so.{node.version.read_text()}")
 
 
 async def test_a_new_gpu_means_a_new_run(node: Node) -> None:
     """A GPU that was not there before is looked for; one that does not exist is named."""
-    await node.edits.edits([A])
+    await edits_of(node.edits, [A])
     with pytest.raises(HardwareError, match=f"GPU {C} is missing"):
-        await node.edits.edits([A, C])
+        await edits_of(node.edits, [A, C])
     node.prints(node.spec(A, B, C))
-    assert C in (await node.edits.edits([C])).per_gpu
+    assert C in (await edits_of(node.edits, [C])).per_gpu
     assert len(node.runs) == 3
 
 
@@ -174,59 +175,69 @@ async def test_half_a_driver_is_refused_and_not_kept(node: Node, path: str, name
     file = node.root / path
     file.rename(node.folder / "away")
     with pytest.raises(HardwareError, match=f"not complete: {named}.*nvidia-modprobe"):
-        await node.edits.edits([A])
+        await edits_of(node.edits, [A])
     (node.folder / "away").rename(file)
-    await node.edits.edits([A])
+    await edits_of(node.edits, [A])
     file.unlink()
     with pytest.raises(HardwareError, match=named):
-        await node.edits.edits([A])
+        await edits_of(node.edits, [A])
 
 
 async def test_a_node_of_another_gpu_may_be_missing(node: Node) -> None:
     """Only the GPUs asked for decide."""
     (node.root / "dev/nvidia1").unlink()
-    assert set((await node.edits.edits([A])).per_gpu) == {A}
+    assert set((await edits_of(node.edits, [A])).per_gpu) == {A}
 
 
 async def test_calls_at_the_same_time_share_one_run(node: Node) -> None:
     """A batch of claims after a start costs one run."""
     node.does("sleep 0.3", f"cat {node.folder}/spec.json")
-    await asyncio.gather(*(node.edits.edits([A if i % 2 else B]) for i in range(20)))
+    await asyncio.gather(*(edits_of(node.edits, [A if i % 2 else B]) for i in range(20)))
     assert len(node.runs) == 1
 
 
-async def test_a_cancelled_call_leaves_the_run_to_the_others(node: Node) -> None:
-    """One claim's time-out does not fail the rest."""
+async def test_a_call_whose_time_is_over_leaves_the_run_to_the_others(node: Node) -> None:
+    """One claim's time-out does not fail the rest, and says what it waited for."""
     go = node.folder / "go"
     node.does(f"while [ ! -e {go} ]; do sleep 0.02; done", f"cat {node.folder}/spec.json")
-    first, second = (asyncio.create_task(node.edits.edits([A])) for _ in range(2))
+    waiting = asyncio.create_task(edits_of(node.edits, [A]))
     await node.until_run()
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
-    assert first.cancelled()
+    with pytest.raises(HardwareError, match="nvidia-ctk still runs for other claims"):
+        await edits_of(node.edits, [A], within=0.05)
     go.touch()
-    assert A in (await second).per_gpu
+    assert A in (await waiting).per_gpu
     assert len(node.runs) == 1
 
 
-async def test_the_last_cancelled_call_kills_the_toolkit(node: Node) -> None:
-    """Nothing that was started stays behind, and the next call starts afresh."""
+async def test_a_failure_is_shared_as_the_run_is(node: Node) -> None:
+    """A batch of claims that finds no driver costs one run over all GPUs, and not one after the other until time is over."""
+    go = node.folder / "go"
+    node.does(f"while [ ! -e {go} ]; do sleep 0.02; done", "echo no JSON")
+    calls = [asyncio.create_task(edits_of(node.edits, [A])) for _ in range(5)]
+    await node.until_run()
+    await until(node.edits._lock.locked)
+    go.touch()
+    failures = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {HardwareError}
+    assert len(node.runs) <= 2  # one that came late may have begun its own
+
+
+async def test_the_end_of_the_daemon_kills_the_toolkit(node: Node) -> None:
+    """Nothing that was started stays behind, and whoever waits for it is told."""
     node.does("sleep 1000 & sleep 1000")
-    calls = [asyncio.create_task(node.edits.edits([A])) for _ in range(2)]
+    calls = [asyncio.create_task(edits_of(node.edits, [A])) for _ in range(2)]
     group = await node.until_run()
-    for call in calls:
-        call.cancel()
-    await asyncio.gather(*calls, return_exceptions=True)
+    node.edits.close()
+    assert all(isinstance(each, HardwareError) for each in await asyncio.gather(*calls, return_exceptions=True))
     await until_gone(group)
-    node.does(f"cat {node.folder}/spec.json")
-    assert A in (await node.edits.edits([A])).per_gpu
+    assert len(node.runs) == 1
 
 
 async def test_a_hanging_toolkit_is_killed(node: Node) -> None:
     """After its time it is gone with all that it started, and the error says for how long we waited."""
     node.does("sleep 1000 & sleep 1000")
     with pytest.raises(HardwareError, match=r"within 0\.5 s"):
-        await node.source(timeout=0.5).edits([A])
+        await edits_of(node.source(timeout=0.5), [A])
     await until_gone(await node.until_run())
 
 
@@ -240,10 +251,10 @@ async def test_an_absent_toolkit_is_named_with_the_ways_out(node: Node, monkeypa
         with pytest.raises(
             HardwareError, match=f"nvidia-ctk is not at {text}.*--nvidia-ctk.*--driver-edits=runtime or none"
         ):
-            await node.source(toolkit=toolkit).edits([A])
+            await edits_of(node.source(toolkit=toolkit), [A])
     node.toolkit.write_bytes(b"\x7fELF for another machine")
     with pytest.raises(HardwareError, match=r"can't be run.*--nvidia-ctk"):
-        await node.edits.edits([A])
+        await edits_of(node.edits, [A])
 
 
 async def test_a_failing_toolkit_is_quoted(node: Node) -> None:
@@ -252,7 +263,7 @@ async def test_a_failing_toolkit_is_quoted(node: Node) -> None:
         'echo \'time="x" level=warning msg="chatter"\' >&2', 'echo \'level=error msg="no \\"driver\\""\' >&2', "exit 3"
     )
     with pytest.raises(HardwareError, match=r'status 3: no \\"driver\\"\. Is the driver loaded'):
-        await node.edits.edits([A])
+        await edits_of(node.edits, [A])
 
 
 async def test_a_broken_gpu_does_not_take_the_others_with_it(node: Node) -> None:
@@ -264,13 +275,13 @@ async def test_a_broken_gpu_does_not_take_the_others_with_it(node: Node) -> None
         f"cat {node.folder}/${{argument#--device-id=}}.json; exit;; esac; done",
         "echo GPU is lost >&2; exit 1",
     )
-    await asyncio.gather(node.edits.edits([A]), node.edits.edits([B]))
+    await asyncio.gather(edits_of(node.edits, [A]), edits_of(node.edits, [B]))
     assert len(node.runs) == 3, "all, A, B"
     for gpus in ([A], [B], [A, B]):
-        assert set((await node.edits.edits(gpus)).per_gpu) == set(gpus)
+        assert set((await edits_of(node.edits, gpus)).per_gpu) == set(gpus)
     assert len(node.runs) == 3, "both are known"
     with pytest.raises(HardwareError, match="status 1"):
-        await node.edits.edits([C])
+        await edits_of(node.edits, [C])
 
 
 @pytest.mark.parametrize(
@@ -281,13 +292,13 @@ async def test_odd_output_is_refused(node: Node, script: str, text: str) -> None
     """Empty, foreign or endless output is an error, and bounded in memory."""
     node.does(script)
     with pytest.raises(HardwareError, match=text):
-        await node.edits.edits([A])
+        await edits_of(node.edits, [A])
 
 
 async def test_a_talkative_toolkit_is_no_deadlock(node: Node) -> None:
     """More on stderr than a pipe holds is read and dropped."""
     node.does("head -c 3000000 /dev/zero >&2", f"cat {node.folder}/spec.json")
-    assert A in (await node.edits.edits([A])).per_gpu
+    assert A in (await edits_of(node.edits, [A])).per_gpu
 
 
 async def test_variables_around_the_daemon_do_not_steer_the_toolkit(
@@ -297,7 +308,7 @@ async def test_variables_around_the_daemon_do_not_steer_the_toolkit(
     monkeypatch.setenv("NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "/elsewhere")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/lib")
     node.does(f"env >{node.folder}/env", f"cat {node.folder}/spec.json")
-    await node.edits.edits([A])
+    await edits_of(node.edits, [A])
     names = {line.partition("=")[0] for line in (node.folder / "env").read_text().splitlines()}
     assert "LD_LIBRARY_PATH" in names
     assert not any(name.startswith("NVIDIA_") for name in names)
@@ -305,7 +316,7 @@ async def test_variables_around_the_daemon_do_not_steer_the_toolkit(
 
 async def test_a_root_mounted_elsewhere_is_named_as_on_the_host(node: Node) -> None:
     """The daemon looks where it sees the driver, the container runtime where it is."""
-    edits = await node.source(host_driver_root=Path("/run/nvidia/driver")).edits([A])
+    edits = await edits_of(node.source(host_driver_root=Path("/run/nvidia/driver")), [A])
     assert edits.per_gpu[A]["deviceNodes"][0]["hostPath"] == "/run/nvidia/driver/dev/nvidia0"
     assert edits.common["mounts"][0]["hostPath"] == "/run/nvidia/driver/usr/lib/libcuda.so.550"
 
@@ -314,5 +325,5 @@ async def test_device_nodes_come_from_the_host_if_the_root_has_none(node: Node) 
     """A containerised driver without a /dev of its own: the toolkit is sent to the host's."""
     (node.root / "dev/nvidiactl").unlink()
     with pytest.raises(HardwareError, match="nvidiactl"):
-        await node.edits.edits([A])
+        await edits_of(node.edits, [A])
     assert "--dev-root=/" in node.runs[0].split()

@@ -20,6 +20,7 @@ from hami_kubeletplugin.api.cdi import ContainerEdits
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
+from tests.unit.gpu.edits import edits_of
 
 pytestmark = pytest.mark.timeout(600)  # the first run builds
 
@@ -101,7 +102,7 @@ def device_nodes(edits: ContainerEdits) -> dict[str, str]:
 
 async def test_each_gpu_gets_its_own_node_and_all_get_the_driver(driver: Driver) -> None:
     """Exactly the GPUs asked for, each with its node; control nodes, libraries and hooks once; nothing above CDI 0.5.0."""
-    edits = await driver.edits().edits([C, A])
+    edits = await edits_of(driver.edits(), [C, A])
     assert {uuid: device_nodes(gpu) for uuid, gpu in edits.per_gpu.items()} == {
         A: {"/dev/nvidia0": f"{driver.root}/dev/nvidia0"},
         C: {"/dev/nvidia2": f"{driver.root}/dev/nvidia2"},
@@ -120,9 +121,9 @@ async def test_a_lost_gpu_leaves_the_others_usable(driver: Driver, node: Any, gp
     """nvidia-ctk gives up on the whole node for one GPU that fell off the bus; the other GPUs are still served."""
     node.write(gpu_lines(0), gpu_lines(1, "fail nvmlDeviceGetUUID 15"), gpu_lines(2), driver=DRIVER)
     source = driver.edits()
-    assert set((await source.edits([A, C])).per_gpu) == {A, C}
+    assert set((await edits_of(source, [A, C])).per_gpu) == {A, C}
     with pytest.raises(HardwareError, match="nvidia-ctk failed"):
-        await source.edits([B])
+        await edits_of(source, [B])
 
 
 async def test_late_device_nodes_are_waited_for(driver: Driver) -> None:
@@ -130,29 +131,29 @@ async def test_late_device_nodes_are_waited_for(driver: Driver) -> None:
     source = driver.edits()
     (driver.root / "dev/nvidia1").unlink()
     with pytest.raises(HardwareError, match=f"device node /dev/nvidia<minor> of GPU {B} is missing"):
-        await source.edits([B])
+        await edits_of(source, [B])
     driver.make_node("nvidia1", 195, 1)
-    assert device_nodes((await source.edits([B])).per_gpu[B]) == {"/dev/nvidia1": f"{driver.root}/dev/nvidia1"}
+    assert device_nodes((await edits_of(source, [B])).per_gpu[B]) == {"/dev/nvidia1": f"{driver.root}/dev/nvidia1"}
 
 
 async def test_a_driver_that_is_not_loaded_is_said(driver: Driver, node: Any) -> None:
     """NVML_ERROR_DRIVER_NOT_LOADED ends in a clear error with the toolkit's own words."""
     node.write("fail nvmlInitWithFlags 9", driver=DRIVER)
     with pytest.raises(HardwareError, match=r"nvidia-ctk failed with status 1: .*NVML.*Is the driver loaded"):
-        await driver.edits().edits([A])
+        await edits_of(driver.edits(), [A])
 
 
 async def test_an_updated_driver_is_seen(driver: Driver, node: Any, gpu_lines: Callable[..., str]) -> None:
     """After the libraries were replaced by another version, containers get the new ones."""
     source = driver.edits()
-    await source.edits([A])
+    await edits_of(source, [A])
     for link in [path for path in (driver.root / LIBRARIES).iterdir() if path.is_symlink()]:
         new = link.name.removesuffix("1") + "560.1"
         link.resolve().rename(link.with_name(new))
         link.unlink()
         link.symlink_to(new)
     node.write(gpu_lines(0), driver="560.1")
-    mounts = [mount["containerPath"] for mount in (await source.edits([A])).common["mounts"]]
+    mounts = [mount["containerPath"] for mount in (await edits_of(source, [A])).common["mounts"]]
     assert f"/{LIBRARIES}/libcuda.so.560.1" in mounts
     assert not any(DRIVER in path for path in mounts)
 
@@ -182,7 +183,7 @@ int main(void)
 async def test_a_container_with_the_edits_finds_its_driver(driver: Driver, tmp_path: Path) -> None:
     """The real hooks, run by runc: the libraries load by the names that programs use, and only the claim's GPU is there."""
     need(shutil.which("runc"), "runc")
-    edits = await driver.edits().edits([B])
+    edits = await edits_of(driver.edits(), [B])
     printed = await asyncio.to_thread(run_probe, edits, tmp_path / "bundle")
     assert printed.splitlines() == [
         "/dev/nvidia1 195:1",

@@ -21,7 +21,7 @@ from hami_kubeletplugin.api.errors import (
     ApiUnavailable,
 )
 from hami_kubeletplugin.fake.api_server import ApiServer
-from hami_kubeletplugin.kube import client as kube_client
+from hami_kubeletplugin.kube.call import TOKEN_LIFETIME, USER_AGENT, Call
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.kube.fakes import CLAIM, new_slice
@@ -36,14 +36,14 @@ async def test_objects_are_found_by_name(server: ApiServer, client: KubeClient) 
     assert (await client.get_pod("default", "p1"))["metadata"]["uid"] == "u2"
     assert (await client.get_node("n1"))["metadata"]["uid"] == "u3"
     assert server.requests.total() == 3
-    assert server.last_headers["User-Agent"] == kube_client.USER_AGENT
+    assert server.last_headers["User-Agent"] == USER_AGENT
 
 
 async def test_a_cached_pod_is_asked_for_by_resource_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only with `cached` may the server answer from its cache, which resourceVersion=0 means in the Kubernetes API."""
     asked: list[Mapping[str, str] | None] = []
 
-    async def ask(_: KubeClient, call: kube_client.Call) -> dict[str, Any]:
+    async def ask(_: KubeClient, call: Call) -> dict[str, Any]:
         asked.append(call.query)
         return {}
 
@@ -134,7 +134,7 @@ async def test_token_file_is_read_again(server: ApiServer, tmp_path: Path, monke
         file.write_text("new\n")
         await client.get_claim("default", "c1")
         assert server.last_headers["Authorization"] == "Bearer old"
-        now[0] += kube_client.TOKEN_LIFETIME
+        now[0] += TOKEN_LIFETIME
         server.token = "new"
         before = server.requests.total()
         await client.get_claim("default", "c1")
@@ -144,7 +144,7 @@ async def test_token_file_is_read_again(server: ApiServer, tmp_path: Path, monke
         file.write_text("newer")
         await client.get_claim("default", "c1")
         file.unlink()
-        now[0] += kube_client.TOKEN_LIFETIME
+        now[0] += TOKEN_LIFETIME
         with pytest.raises(ApiUnavailable, match=f"token file {file} can't be read"):
             await client.get_claim("default", "c1")
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.kubelet.health import Published
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
-from tests.unit.kubelet.fakes import Claims, Serve, Source
+from hami_kubeletplugin.observe.observable import Observable
+from tests.unit.kubelet.fakes import PUBLISHED, Claims, Serve
 
 
 @pytest.fixture
@@ -34,25 +36,25 @@ def settings(short: Path) -> Settings:
 
 
 @pytest.fixture
-async def claims() -> Claims:
+def claims() -> Claims:
     """What `serve` serves."""
     return Claims()
 
 
 @pytest.fixture
-async def source() -> Source:
+def published() -> Published:
     """Whose health `serve` reports."""
-    return Source()
+    return Observable(PUBLISHED)
 
 
 @pytest.fixture
-async def serve(claims: Claims, source: Source) -> Serve:
+def serve(claims: Claims, published: Published) -> Serve:
     """Runs a server for the time of an `async with` block, and stops it as SIGTERM would."""
 
     @contextlib.asynccontextmanager
     async def serving(settings: Settings, stop_grace: float = 5) -> AsyncIterator[KubeletServer]:
         async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
-            server = KubeletServer(settings, claims, source, lock, watch_interval=0.05, stop_grace=stop_grace)
+            server = KubeletServer(settings, claims, published, lock, watch_interval=0.05, stop_grace=stop_grace)
             running = asyncio.create_task(server.run())
             try:
                 yield server

@@ -1,7 +1,7 @@
-"""A claim service and a health source that tests steer."""
+"""A claim service that tests steer, and what is published."""
 
-import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
@@ -28,47 +28,28 @@ class Claims:
         self.errors: dict[str, HamiError] = {}
         self.raises: Exception | None = None
         self.forgets: set[str] = set()
-        self.hold: asyncio.Event | None = None
-        self.started = asyncio.Event()
+        self.hold: threading.Event | None = None
+        self.started = threading.Event()
         self.finished: list[str] = []
 
-    async def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
+    def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """See ClaimService."""
-        await self._work(refs)
+        self._work(refs)
         return {r.uid: self.errors.get(r.uid) or (device(r),) for r in refs if r.uid not in self.forgets}
 
-    async def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
+    def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
         """See ClaimService."""
-        await self._work(refs)
+        self._work(refs)
         return {r.uid: self.errors.get(r.uid) for r in refs if r.uid not in self.forgets}
 
-    async def _work(self, refs: Sequence[ClaimRef]) -> None:
+    def _work(self, refs: Sequence[ClaimRef]) -> None:
         self.started.set()
         if self.hold:
-            await self.hold.wait()
+            self.hold.wait(20)
         if self.raises:
             raise self.raises
         self.finished += [r.uid for r in refs]
 
 
-class Source:
-    """A HealthSource whose set of devices a test replaces."""
-
-    def __init__(self) -> None:
-        self._devices: tuple[tuple[str, str], ...] = (("node-1", "hami-gpu-0"), ("node-1", "hami-gpu-1"))
-        self._condition = asyncio.Condition()
-
-    def published(self) -> tuple[tuple[str, str], ...]:
-        """See HealthSource."""
-        return self._devices
-
-    async def changed(self, since: Sequence[tuple[str, str]]) -> None:
-        """See HealthSource."""
-        async with self._condition:
-            await self._condition.wait_for(lambda: self._devices != tuple(since))
-
-    async def replace(self, *devices: tuple[str, str]) -> None:
-        """Publish these instead."""
-        async with self._condition:
-            self._devices = devices
-            self._condition.notify_all()
+PUBLISHED = (("node-1", "hami-gpu-0"), ("node-1", "hami-gpu-1"))
+"""(pool, device) of what is published in these tests."""

@@ -11,10 +11,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, call, connect
-from hami_kubeletplugin.kubelet.health import DeviceHealth, HealthStatus, report
+from hami_kubeletplugin.kubelet.health import MAX_STREAMS, DeviceHealth, HealthStatus, Published, report
 from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2
-from tests.unit.kubelet.fakes import Serve, Source
-from tests.waiting import until
+from tests.unit.kubelet.fakes import Serve, ref
 
 
 def names(reported: dra_health_v1_pb2.NodeWatchResourcesResponse) -> list[str]:
@@ -41,7 +40,9 @@ async def test_reports_every_device_and_says_it_again(serve: Serve, settings: Se
                 assert int(begin) <= device.last_updated_time <= time.time()
 
 
-async def test_a_change_is_reported_at_once_on_all_streams(serve: Serve, settings: Settings, source: Source) -> None:
+async def test_a_change_is_reported_at_once_on_all_streams(
+    serve: Serve, settings: Settings, published: Published
+) -> None:
     """A new set of devices does not wait for the interval, whichever stream of many it is."""
     slow = settings.model_copy(update={"health_interval": 20.0})
     async with FakeKubelet(slow.registry_dir) as kubelet, serve(slow):
@@ -50,7 +51,7 @@ async def test_a_change_is_reported_at_once_on_all_streams(serve: Serve, setting
         async with asyncio.timeout(5):
             for stream in streams:
                 await anext(stream)
-            await source.replace(("node-1", "hami-gpu-7"))
+            published.set((("node-1", "hami-gpu-7"),))
             assert [names(await anext(stream)) for stream in streams] == [["node-1/hami-gpu-7"]] * 5
         for stream in streams:
             await stream.aclose()
@@ -71,34 +72,32 @@ async def test_streams_end_cleanly_when_the_daemon_stops(serve: Serve, settings:
             assert [reported async for reported in stream] == []
 
 
-async def test_a_stream_that_the_kubelet_leaves_costs_nothing_more(serve: Serve, settings: Settings) -> None:
-    """When the kubelet goes, the work for its streams ends with it."""
+async def test_streams_that_the_kubelet_left_make_room(serve: Serve, settings: Settings) -> None:
+    """When the kubelet goes, the thread of its stream is free at once, not after the interval: many can follow each other."""
+    slow = settings.model_copy(update={"health_interval": 20.0})
+    async with FakeKubelet(slow.registry_dir) as kubelet, serve(slow):
+        plugin = await kubelet.plugin(DRIVER)
+        for _ in range(3 * MAX_STREAMS):
+            stream = plugin.watch_health()
+            assert names(await anext(stream))
+            await stream.aclose()
+
+
+async def test_streams_have_a_bound_of_their_own(serve: Serve, settings: Settings) -> None:
+    """One stream too many is refused; those that are open go on, and claims are prepared beside them."""
     async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
         plugin = await kubelet.plugin(DRIVER)
-        before = len(asyncio.all_tasks())
-        for _ in range(10):
-            stream = plugin.watch_health()
+        streams = [plugin.watch_health() for _ in range(MAX_STREAMS)]
+        for stream in streams:
             await anext(stream)
+        extra = [plugin.watch_health() for _ in range(30)]
+        for stream in extra:
+            with pytest.raises(grpc.aio.AioRpcError, match="are watching already"):
+                await anext(stream)
+        assert list(await plugin.prepare([ref(1)])) == ["uid-1"]
+        for stream in streams:
             await anext(stream)
             await stream.aclose()
-        await until(lambda: len(asyncio.all_tasks()) <= before + 1)  # one for a look at the socket files
-
-
-async def test_a_source_that_fails_ends_the_stream(
-    serve: Serve, settings: Settings, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If nobody can say what is published, the kubelet gets an error and comes back later, instead of a flood of reports."""
-
-    async def broken(since: object) -> None:
-        raise ValueError("broken")
-
-    monkeypatch.setattr(source, "changed", broken)
-    async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings):
-        plugin = await kubelet.plugin(DRIVER)
-        stream = plugin.watch_health()
-        await anext(stream)
-        with pytest.raises(grpc.aio.AioRpcError):
-            await anext(stream)
 
 
 def test_a_report_carries_status_and_a_message_that_the_kubelet_accepts() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from hami_kubeletplugin.api.errors import AlreadyServing, ServingError, SocketPa
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
+from hami_kubeletplugin.kubelet.health import Published
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
-from tests.unit.kubelet.fakes import Claims, Serve, Source, ref
+from tests.unit.kubelet.fakes import Claims, Serve, ref
 from tests.waiting import until
 
 
@@ -30,7 +32,7 @@ async def test_registers_with_the_versions_newest_first(serve: Serve, settings: 
     """The kubelet sees the driver under its name with v1 before v1beta1 and both health services, and is told so."""
     async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings) as server:
         plugin = await kubelet.plugin(DRIVER)
-        await asyncio.wait_for(server.registration.registered.wait(), 5)
+        await until(server.registration.registered.is_set)
         assert plugin.supported_versions == (
             "v1.DRAPlugin",
             "v1beta1.DRAPlugin",
@@ -82,7 +84,7 @@ async def test_waits_for_the_kubelets_directory(
             await until(lambda: looks == [False] * 4)
             async with FakeKubelet(settings.registry_dir) as kubelet:
                 await kubelet.plugin(DRIVER)
-            await asyncio.wait_for(server.registration.registered.wait(), 5)
+            await until(server.registration.registered.is_set)
     assert sum("registry directory" in entry["event"] for entry in logs) == 1
 
 
@@ -93,7 +95,7 @@ async def test_what_somebody_deletes_comes_back(serve: Serve, settings: Settings
     """A deleted socket, lock or directory is made again, and the kubelet can prepare as before."""
     async with FakeKubelet(settings.registry_dir) as kubelet, serve(settings) as server:
         await kubelet.plugin(DRIVER)
-        await asyncio.wait_for(server.registration.registered.wait(), 5)
+        await until(server.registration.registered.is_set)
         path = short / victim
         if path.is_dir():
             shutil.rmtree(path)
@@ -113,14 +115,14 @@ async def test_what_somebody_deletes_comes_back(serve: Serve, settings: Settings
 
 async def test_stop_finishes_a_prepare_in_flight(serve: Serve, settings: Settings, claims: Claims) -> None:
     """A stop while a claim is being prepared waits for it, and the kubelet still gets the answer before it is unregistered."""
-    claims.hold = asyncio.Event()
+    claims.hold = threading.Event()
     async with FakeKubelet(settings.registry_dir) as kubelet:
         async with serve(settings):
             plugin = await kubelet.plugin(DRIVER)
             health = plugin.watch_health()
             await anext(health)  # an open stream must not hold up the stop
             preparing = asyncio.create_task(plugin.prepare([ref(1)]))
-            await claims.started.wait()
+            await until(claims.started.is_set)
             asyncio.get_running_loop().call_later(0.3, claims.hold.set)
             begin = time.monotonic()
         assert list(await preparing) == ["uid-1"]
@@ -132,18 +134,19 @@ async def test_stop_finishes_a_prepare_in_flight(serve: Serve, settings: Setting
 
 async def test_stop_does_not_wait_forever(serve: Serve, settings: Settings, claims: Claims) -> None:
     """A prepare that hangs is cancelled after the grace period; the kubelet gets an error, not silence."""
-    claims.hold = asyncio.Event()
+    claims.hold = threading.Event()
     async with FakeKubelet(settings.registry_dir) as kubelet:
         async with serve(settings, stop_grace=0.2):
             plugin = await kubelet.plugin(DRIVER)
             preparing = asyncio.create_task(plugin.prepare([ref(1)]))
-            await claims.started.wait()
+            await until(claims.started.is_set)
             begin = time.monotonic()
         assert time.monotonic() - begin < 2
         with pytest.raises(ServingError, match="NodePrepareResources"):
             await preparing
         assert claims.finished == []
         assert sockets(settings) == ["lock"]
+    claims.hold.set()  # its thread may end
 
 
 async def test_a_foreign_socket_at_our_path_survives_our_stop(serve: Serve, settings: Settings) -> None:
@@ -159,18 +162,18 @@ async def test_a_foreign_socket_at_our_path_survives_our_stop(serve: Serve, sett
     foreign.close()
 
 
-async def test_a_file_in_the_way_is_not_deleted(settings: Settings, claims: Claims, source: Source) -> None:
+async def test_a_file_in_the_way_is_not_deleted(settings: Settings, claims: Claims, published: Published) -> None:
     """A file that is no socket at the socket's path stops the start with its path, and stays."""
     settings.plugin_dir.mkdir()
     (settings.plugin_dir / "dra.sock").write_text("precious")
     async with driver_lock(settings.plugin_dir, 0) as lock:
         with pytest.raises(ServingError, match=r"dra\.sock is in the way and not a socket"):
-            await KubeletServer(settings, claims, source, lock).run()
+            await KubeletServer(settings, claims, published, lock).run()
     assert (settings.plugin_dir / "dra.sock").read_text() == "precious"
 
 
 async def test_a_plugin_directory_that_is_too_long_names_the_option(
-    settings: Settings, claims: Claims, source: Source
+    settings: Settings, claims: Claims, published: Published
 ) -> None:
     """A path over 107 bytes is refused before anything is bound, with the numbers and what to change."""
     deep = settings.model_copy(update={"plugin_dir": settings.plugin_dir / ("x" * 100)})
@@ -179,7 +182,7 @@ async def test_a_plugin_directory_that_is_too_long_names_the_option(
         with pytest.raises(
             SocketPathTooLong, match=rf"at most 107: make --plugin-dir .* at least {excess} bytes shorter"
         ):
-            KubeletServer(deep, claims, source, lock)
+            KubeletServer(deep, claims, published, lock)
 
 
 async def test_a_long_driver_name_registers_under_its_hash(serve: Serve, settings: Settings, short: Path) -> None:

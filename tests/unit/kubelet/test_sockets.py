@@ -175,7 +175,8 @@ DAEMON = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.unit.kubelet.fakes import Claims, Source
+from tests.unit.kubelet.fakes import PUBLISHED, Claims
+from hami_kubeletplugin.observe.observable import Observable
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
@@ -184,7 +185,7 @@ async def main():
     at = Path(sys.argv[1])
     settings = Settings(node_name="node-1", registry_dir=at / "registry", plugin_dir=at / "plugin")
     async with driver_lock(settings.plugin_dir, 0) as lock:
-        await KubeletServer(settings, Claims(), Source(), lock).run()
+        await KubeletServer(settings, Claims(), Observable(PUBLISHED), lock).run()
 
 asyncio.run(main())
 """
@@ -207,7 +208,7 @@ async def test_a_killed_daemon_is_replaced_at_once(serve: Serve, settings: Setti
         assert (settings.plugin_dir / "dra.sock").is_socket()
         assert (settings.registry_dir / "gpu.hami.io-reg.sock").is_socket()
         async with serve(settings) as server:
-            await asyncio.wait_for(server.registration.registered.wait(), 5)
+            await until(server.registration.registered.is_set)
             plugin = await kubelet.plugin(DRIVER)
             assert plugin is not killed
             assert list(await plugin.prepare([ref(1)])) == ["uid-1"]

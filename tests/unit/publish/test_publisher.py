@@ -17,7 +17,7 @@ async def test_first_publish(world: World) -> None:
     assert world.server.writes == 1
     assert world.time.slept == []
     assert world.slices[0]["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
-    assert world.publisher.published() == (("n1", "hami-gpu-0"), ("n1", "hami-gpu-1"))
+    assert world.publisher.published.get() == (("n1", "hami-gpu-0"), ("n1", "hami-gpu-1"))
     assert world.publisher.published_at is not None
 
 
@@ -73,7 +73,7 @@ async def test_no_gpus_and_no_driver(world: World) -> None:
     world.publisher.offer(None)
     await until(lambda: world.slices == [])
     await world.quiet()
-    assert world.publisher.published() == ()
+    assert world.publisher.published.get() == ()
 
 
 async def test_slices_stay_at_shutdown(server: ApiServer) -> None:
@@ -121,7 +121,7 @@ async def test_slices_of_others_are_left_alone(world: World) -> None:
         spec = {"driver": driver, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
         world.server.put("resourceslices", {"metadata": {"name": name}, "spec": spec})
     world.publisher.offer(None)
-    await until(lambda: world.publisher.published() == ())
+    await until(lambda: world.publisher.published.get() == ())
     await world.quiet()
     assert [item["metadata"]["name"] for item in world.slices] == ["a", "b"]
 

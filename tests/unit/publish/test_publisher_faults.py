@@ -148,7 +148,7 @@ async def test_old_kubernetes_is_refused(server: ApiServer) -> None:
             world.publisher.offer(TWO)
             await until(lambda: len(world.time.slept) > 3)
             assert [item["metadata"]["name"] for item in world.slices] == ["other"]
-            assert world.publisher.published() == ()
+            assert world.publisher.published.get() == ()
             assert not world.publisher.first_published.is_set()
             assert all(abs(wait - module.RECHECK) <= 30 for wait in world.time.slept)
             server.version = (1, 35)

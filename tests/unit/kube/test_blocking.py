@@ -1,0 +1,240 @@
+"""The client of threads: kept connections, deadlines, tokens that change, several requests at once."""
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hami_kubeletplugin.api.errors import ApiError, ApiForbidden, ApiNotFound, ApiUnavailable
+from hami_kubeletplugin.kube.blocking import BlockingClient
+from hami_kubeletplugin.kube.call import Call
+from hami_kubeletplugin.kube.claim_api import ClaimClient, Wanted
+from hami_kubeletplugin.kube.config import Access
+from tests import REPOSITORY
+
+PKI = REPOSITORY / "tests/unit/kube/pki"
+POD = Call("get", "pods", "/api/v1/namespaces/default/pods/p", "default/p")
+
+
+class Server:
+    """An HTTP/1.1 server that answers as a test says, and notes what it was asked and over which connection."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Any], tuple[int, object]] = lambda _: (200, {"kind": "Pod"})
+        self.asked: list[tuple[str, str | None]] = []
+        self.connections = set[tuple[str, int]]()
+        self.open: list[socket.socket] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                outer.open.append(self.connection)
+
+            def do_GET(self) -> None:
+                outer.connections.add(self.client_address)
+                outer.asked.append((self.path, self.headers.get("Authorization")))
+                status, body = outer.answer(self)
+                content = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
+
+    def hang_up(self) -> None:
+        """Close all connections, as a server does with idle ones."""
+        for connection in self.open:
+            connection.shutdown(socket.SHUT_RDWR)
+        self.open.clear()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Up for one test."""
+    made = Server()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[BlockingClient]:
+    """For that server."""
+    made = BlockingClient(Access(server.url))
+    yield made
+    made.close()
+
+
+def get(client: BlockingClient, *calls: Call, within: float = 20) -> Any:
+    """The answers; a single one by itself."""
+    answers = client.get(calls or (POD,), deadline=time.monotonic() + within)
+    return answers if len(calls) > 1 else answers[0]
+
+
+def test_a_connection_is_kept(server: Server, client: BlockingClient) -> None:
+    """Requests one after the other cost one handshake."""
+    assert [get(client) for _ in range(5)] == [{"kind": "Pod"}] * 5
+    assert len(server.connections) == 1
+
+
+def test_requests_are_sent_before_any_answer_is_read(server: Server, client: BlockingClient) -> None:
+    """Together they take as long as the slowest: each answer here waits until both requests are there."""
+    both = threading.Barrier(2)
+
+    def meet(_: object) -> tuple[int, object]:
+        both.wait(20)
+        return 200, {}
+
+    server.answer = meet
+    other = Call("get", "pods", "/api/v1/namespaces/default/pods/q", "default/q", {"resourceVersion": "0"})
+    assert get(client, POD, other) == [{}, {}]
+    assert sorted(path for path, _ in server.asked) == [POD.path, f"{other.path}?resourceVersion=0"]
+
+
+def test_a_connection_that_was_closed_meanwhile_is_no_failure(server: Server, client: BlockingClient) -> None:
+    """A server closes idle connections, and restarts: the request goes out again on a new one."""
+    get(client)
+    server.hang_up()
+    assert get(client) == {"kind": "Pod"}
+    assert len(server.connections) == 2
+
+
+def test_a_new_connection_that_is_cut_is_a_failure(server: Server, client: BlockingClient) -> None:
+    """Nothing is tried for ever; who asked decides."""
+    server.answer = lambda handler: handler.connection.shutdown(socket.SHUT_RDWR) or (200, {})
+    assert isinstance(get(client), ApiUnavailable)
+    assert len(server.asked) == 1
+
+
+def test_a_server_that_is_not_there_is_named(server: Server, client: BlockingClient) -> None:
+    """With the request that failed."""
+    server.http.shutdown()
+    server.http.server_close()
+    error = get(client)
+    assert isinstance(error, ApiUnavailable)
+    assert f"get pods default/p failed: API server {server.url} can't be reached" in str(error)
+
+
+def test_an_answer_that_does_not_come_ends_at_the_deadline(server: Server, client: BlockingClient) -> None:
+    """The thread is free again; its connection is not used for anybody else's answer."""
+    go_on = threading.Event()
+    server.answer = lambda _: (200, {"late": go_on.wait(20)})
+    error = get(client, within=0.1)
+    assert isinstance(error, ApiUnavailable)
+    assert "no answer in time" in str(error)
+    server.answer = lambda _: (200, {"late": False})
+    go_on.set()
+    assert get(client) == {"late": False}
+
+
+def test_an_error_of_one_request_is_none_of_the_others(server: Server, client: BlockingClient) -> None:
+    """Each answer is its own, and both connections go on."""
+
+    def answer(handler: Any) -> tuple[int, object]:
+        missing = {"message": 'pods "q" not found', "details": {"name": "q"}}
+        return (404, missing) if handler.path.endswith("/q") else (200, {})
+
+    server.answer = answer
+    other = Call("get", "pods", "/api/v1/namespaces/default/pods/q", "default/q")
+    for _ in range(2):
+        found, error = get(client, POD, other)
+        assert found == {}
+        assert isinstance(error, ApiNotFound)
+    assert len(server.connections) == 2
+
+
+def test_a_token_that_was_replaced_is_read_again(server: Server, tmp_path: Path) -> None:
+    """Before its time, when the old one is refused; a new one that is refused too is an error."""
+    file = tmp_path / "token"
+    file.write_text("old")
+    client = BlockingClient(Access(server.url, token_file=file))
+
+    def answer(handler: Any) -> tuple[int, object]:
+        return (200, {}) if handler.headers["Authorization"] == "Bearer new" else (401, {"message": "Unauthorized"})
+
+    server.answer = answer
+    assert isinstance(get(client), ApiForbidden)
+    file.write_text("new")
+    assert get(client) == {}
+    assert [token for _, token in server.asked] == ["Bearer old", "Bearer old", "Bearer old", "Bearer new"]
+    client.close()
+
+
+def test_a_token_file_that_is_gone_is_named(server: Server, tmp_path: Path) -> None:
+    """It may come back, so it is tried again; nothing is sent without it."""
+    client = BlockingClient(Access(server.url, token_file=tmp_path / "token"))
+    error = get(client)
+    assert isinstance(error, ApiUnavailable)
+    assert str(tmp_path / "token") in str(error)
+    assert server.asked == []
+
+
+def test_many_threads_share_it(server: Server, client: BlockingClient) -> None:
+    """Each gets its own answer, and idle connections are bounded."""
+    server.answer = lambda handler: (200, {"path": handler.path})
+    calls = [Call("get", "pods", f"/p{number}") for number in range(200)]
+    with ThreadPoolExecutor(40) as threads:
+        found = list(threads.map(lambda call: get(client, call), calls))
+    assert found == [{"path": call.path} for call in calls]
+    assert len(client._idle) <= 24
+
+
+def test_tls_with_another_name_than_the_hosts(server: Server) -> None:
+    """The certificate must have the name that the kubeconfig says; with another one nothing is sent."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(PKI / "server.crt", PKI / "server.key")
+    server.http.socket = tls.wrap_socket(server.http.socket, server_side=True)
+    trusted = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
+    url = server.url.replace("http:", "https:")
+    answers = [get(BlockingClient(Access(url, trusted, name))) for name in ("api.test", "elsewhere.example")]
+    assert answers[0] == {"kind": "Pod"}
+    assert isinstance(answers[1], ApiUnavailable)
+    assert "certificate" in str(answers[1])
+
+
+def test_claims_in_the_version_that_the_server_has(server: Server) -> None:
+    """An older server, and the same one after its upgrade: one request more at the first claim, none afterwards."""
+    served = "v1beta2"
+
+    def answer(handler: Any) -> tuple[int, object]:
+        known = f"/apis/resource.k8s.io/{served}/" in handler.path or handler.path.startswith("/api/v1/")
+        return (200, {"version": served}) if known else (404, {"message": "the server could not find it"})
+
+    server.answer = answer
+    client = ClaimClient(Access(server.url))
+    wanted = [Wanted("claim", "default", "c"), Wanted("cached pod", "default", "p")]
+    for version in ("v1beta2", "v1"):
+        served = version
+        for _ in range(2):
+            assert client.ask(wanted, deadline=time.monotonic() + 20) == [{"version": version}] * 2
+    paths = [path for path, _ in server.asked if "resourceclaims" in path]
+    assert [path.split("/")[3] for path in paths] == ["v1", "v1beta2", "v1beta2", "v1beta2", "v1", "v1"]
+    client.close()
+
+
+def test_a_server_without_the_api_says_so(server: Server) -> None:
+    """After all versions were tried."""
+    server.answer = lambda _: (404, {"message": "the server could not find the requested resource"})
+    client = ClaimClient(Access(server.url))
+    (error,) = client.ask([Wanted("claim", "default", "c")], deadline=time.monotonic() + 20)
+    assert isinstance(error, ApiError)
+    assert "404" in str(error)
+    client.close()
