@@ -2,6 +2,7 @@
 
     recovery        what happens without the kubelet asking: at the start, repair, clean-up of stale claims
     service         NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC
+    locks           one lock per claim, in the order of asking
     reader          what the API server says about the claims of one call
     node_files      what a claim leaves on the node, in an order in which a crash is harmless
     specfiles       its CDI spec file

@@ -9,6 +9,7 @@ nodefile        the YAML file that describes a simulated node
 profiles        simulated GPU models, boards and nodes, as data
 pci             PCI addresses, and what sysfs knows about them
 toolkit         the driver's edits from `nvidia-ctk cdi generate`
+toolkit_run     one run of that: bounded, and never outliving the daemon
 toolkit_spec    what that prints, decoded and made ours (pure)
 edits           the driver's part of a container
 libcuda         whether the NVIDIA runtime brings libcuda.so.1 into containers here

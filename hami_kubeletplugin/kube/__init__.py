@@ -1,12 +1,15 @@
-"""The Kubernetes API over aiohttp: credentials, errors, version negotiation, list and watch.
+"""The Kubernetes API, for an event loop and for threads: credentials, errors, version negotiation, list and watch.
 
 informer          list, then watch from there: keeps a copy of some of the cluster's objects
 retry             waits after errors, and says once per reason what is wrong
 backoff           waits that grow
 template_api      what the webhook asks for besides its certificate
 certificate_api   what the webhook's certificate needs: one Secret, `caBundle`s
+claim_api         what a prepare asks for: claims and pods, several at once; for threads
 resource_api      what both programs ask for: claims, pods, nodes, slices, events
-client            HTTP to the API server: answers -> objects or errors
+client            HTTP to the API server over aiohttp, watches too; for the event loop
+blocking          the same with kept connections of the standard library, for threads
+call              a request, and what its answer means: an object or an error (pure)
 config            how to reach it, and as whom: kubeconfig or service account
 nesting           JSON that is nested more deeply than Python's decoder goes (pure)
 quantity          Kubernetes quantities, exactly (pure)

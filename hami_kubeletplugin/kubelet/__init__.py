@@ -3,8 +3,8 @@
     server        binds, keeps and removes the sockets
     registration  GetInfo, NotifyRegistrationStatus
     dra           NodePrepareResources, NodeUnprepareResources
-    health        NodeWatchResources
     listener      one gRPC server on one socket file, with reflection and the standard health service
+    health        NodeWatchResources
     sockets       paths, socket files, the driver's lock
     wire          generated messages
 
