@@ -28,8 +28,19 @@ def renewals(disk: Path, count: int) -> tuple[list[float], list[float]]:
     made = region(LAYOUTS["1.2"], {f"GPU-{_UID}": Limit(10_000, 30)})
     folder = ClaimDir(disk, _UID)
     create_regions(folder, {"use-0": made})
-    files = ("--template", str(folder.template("use-0", made.digest)), "--region", str(folder.region("use-0")))
-    command = [str(REGION_HOOK), *files, "--claim", "bench/claim", "--pod", _UID]
+    content = (word for at, data in made.pieces for word in ("--content", f"{at}:{data.hex()}"))
+    command = [
+        str(REGION_HOOK),
+        "--region",
+        str(folder.region("use-0")),
+        "--size",
+        str(made.size),
+        *content,
+        "--claim",
+        "bench/claim",
+        "--pod",
+        _UID,
+    ]
     hook, nothing = [], []
     for _ in range(count):
         hook.append(_run(command))

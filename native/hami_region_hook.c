@@ -131,25 +131,30 @@ static int digit(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* One piece, OFFSET:HEX, goes to its place in `pristine`; how long it is. */
-static size_t read_piece(const char *piece, off_t size, off_t *offset) {
+/* One piece, OFFSET:HEX, goes to its place in `pristine`. */
+static void read_piece(const char *piece, off_t size) {
     const char *hex;
-    size_t length = 0;
-    *offset = number(piece, &hex);
+    off_t at = number(piece, &hex);
     if (hex == piece || *hex++ != ':') fail_call(piece);
-    for (; hex[0] != '\0'; hex += 2, length++) {
+    for (; hex[0] != '\0'; hex += 2, at++) {
         int high = digit(hex[0]), low = high < 0 ? -1 : digit(hex[1]);
-        if (low < 0 || *offset + (off_t)length >= size) fail_call(piece);
-        pristine[*offset + (off_t)length] = (unsigned char)(high << 4 | low);
+        if (low < 0 || at >= size) fail_call(piece);
+        pristine[at] = (unsigned char)(high << 4 | low);
     }
-    return length;
+}
+
+/* Where a piece that was read begins, and ends. */
+static off_t extent(const char *piece, off_t *end) {
+    const char *colon;
+    off_t at = number(piece, &colon);
+    *end = at + (off_t)strlen(colon + 1) / 2;
+    return at;
 }
 
 static void read_content(off_t size) {
     int32_t magic;
-    off_t offset;
     for (char *const *option = arguments; *option != NULL; option += 2)
-        if (strcmp(option[0], "--content") == 0) read_piece(option[1], size, &offset);
+        if (strcmp(option[0], "--content") == 0) read_piece(option[1], size);
     memcpy(&magic, pristine, sizeof magic);
     if (magic != MAGIC) FAIL("claim ", claim, ": the content does not begin as an initialised region does");
 }
@@ -197,10 +202,10 @@ static void renew(int region, off_t size) {
      * is closed (auto_da_alloc), which takes longer than all the rest. */
     if (ftruncate(region, 1) != 0 || ftruncate(region, size) != 0) fail_writing(errno);
     for (char *const *option = arguments; *option != NULL; option += 2) {
-        off_t offset;
         if (strcmp(option[0], "--content") != 0) continue;
-        size_t length = read_piece(option[1], size, &offset), skip = offset < MAGIC_SIZE ? (size_t)(MAGIC_SIZE - offset) : 0;
-        if (length > skip) write_all(region, pristine + offset + skip, length - skip, offset + (off_t)skip);
+        off_t end, from = extent(option[1], &end);
+        if (from < MAGIC_SIZE) from = MAGIC_SIZE;
+        if (from < end) write_all(region, pristine + from, (size_t)(end - from), from);
     }
     write_all(region, pristine, MAGIC_SIZE, 0);
 }
@@ -219,10 +224,9 @@ static void verify_part(int region, off_t from, off_t to) {
 static void verify(int region, off_t size) {
     off_t from = 0;
     for (char *const *option = arguments; *option != NULL; option += 2) {
-        off_t offset;
         if (strcmp(option[0], "--content") != 0) continue;
-        size_t length = read_piece(option[1], size, &offset);
-        verify_part(region, offset, offset + (off_t)length);
+        off_t end, from = extent(option[1], &end);
+        verify_part(region, from, end);
     }
     while (from < size) {
         off_t data = lseek(region, from, SEEK_DATA), hole;

@@ -37,9 +37,9 @@ def _edits(spec: Spec) -> list[Any]:
 
 
 class Renewal(NamedTuple):
-    """What the hook is told: which file to renew from which, and for whom."""
+    """What the hook is told: which file to renew, with what, and for whom."""
 
-    template: Path
+    content: bytes
     region: Path
     claim: str
     pods: tuple[str, ...]
@@ -71,11 +71,15 @@ class Seen(NamedTuple):
         program, *arguments = hook["args"]
         assert program == hook["path"]
         given = list(zip(arguments[::2], arguments[1::2], strict=True))
-        assert [name for name, _ in given[:3]] == ["--template", "--region", "--claim"]
-        assert {name for name, _ in given[3:]} <= {"--pod"}
-        (_, template), (_, region), (_, claim), *pods = given
+        names = [name for name, _ in given]
+        assert names == sorted(names, key=["--region", "--size", "--content", "--claim", "--pod"].index)
+        (_, region), (_, size) = given[:2]
+        content = bytearray(int(size))
+        for at, _, data in (value.partition(":") for name, value in given if name == "--content"):
+            content[int(at) : int(at) + len(data) // 2] = bytes.fromhex(data)
+        (claim,) = (value for name, value in given if name == "--claim")
         assert self.mounts[path] == region, "another file is mounted than the one that is renewed"
-        return Renewal(Path(template), Path(region), claim, tuple(uid for _, uid in pods))
+        return Renewal(bytes(content), Path(region), claim, tuple(uid for name, uid in given if name == "--pod"))
 
     def limits(self, known: Inventory) -> dict[str, tuple[int, int]]:
         """(MiB, percent) by GPU UUID, as HAMi-core reads them: index i is the i-th GPU of the container in bus order."""
@@ -97,15 +101,14 @@ class Seen(NamedTuple):
         if renewal is None:
             return False
         told = {uuid: (memory, cores or 100) for uuid, (memory, cores) in self.limits(known).items()}
-        assert region_limits(renewal.template) == told
-        assert list(region_limits(renewal.template)) == sorted(told, key=lambda u: known.by_uuid()[u].bus_order)
+        assert region_limits(renewal.content) == told
+        assert list(region_limits(renewal.content)) == sorted(told, key=lambda u: known.by_uuid()[u].bus_order)
         assert renewal.region.lstat().st_mode == stat.S_IFREG | 0o666
         return True
 
 
-def region_limits(path: Path) -> dict[str, tuple[int, int]]:
+def region_limits(content: bytes) -> dict[str, tuple[int, int]]:
     """(MiB, percent) by GPU UUID, as the library reads them from a region of layout 1.2."""
-    content = path.read_bytes()
     assert len(content) == 2_008_953
     assert content[:12] == struct.pack("<iII", 19920718, 1, 2)
     (count,) = struct.unpack_from("<Q", content, 56)

@@ -151,9 +151,9 @@ def files_of_claims(node: Node) -> dict[str, str]:
 
 
 def untouched(node: Node, before: dict[str, str]) -> dict[str, str]:
-    """What of the files there were before is there now; and whatever else is there, but for templates and regions."""
+    """What of the files there were before is there now; and whatever else is there, but for regions."""
     now = files_of_claims(node)
-    return {name: text for name, text in now.items() if name in before or not name.endswith((".template", ".region"))}
+    return {name: text for name, text in now.items() if name in before or not name.endswith(".region")}
 
 
 MakeNode = Callable[[Situation], Node]

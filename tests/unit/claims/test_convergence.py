@@ -103,7 +103,7 @@ async def test_a_new_allocation_replaces_the_former(node: Node, one: Json) -> No
     (device,) = devices((await node.prepare(again))[0])
     assert device.device == "hami-gpu-3"
     assert node.limits(again) == {UUID[3]: (7168, 0)}
-    # One of ours is renewed from the new template when a container starts; until then it may be in use.
+    # One of ours is renewed when a container starts; until then it may be in use.
     assert (region.read_text() if region.exists() else None) == ("limits of old" if node.regions else None)
 
 

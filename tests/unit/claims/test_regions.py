@@ -66,9 +66,9 @@ async def test_a_start_makes_the_region_pristine_on_the_same_inode(node: Node) -
     assert (done.returncode, done.stderr) == (0, "")
     renewal = found.renewal()
     assert renewal is not None
-    assert region.read_bytes() == renewal.template.read_bytes()
+    assert region.read_bytes() == renewal.content
     assert region.stat().st_ino == inode
-    assert list(region_limits(region).items()) == [(UUID[2], (2000, 100)), (UUID[0], (1000, 10))]
+    assert list(region_limits(region.read_bytes()).items()) == [(UUID[2], (2000, 100)), (UUID[0], (1000, 10))]
     refused = start(found, uid_of("pod", "other"))
     assert refused.returncode == 1
     assert "claim default/c" in refused.stderr
@@ -80,25 +80,22 @@ async def test_init_and_main_container_have_one_region_in_turn(node: Node) -> No
     region = node.region(obj)
     for _ in "init", "main":
         assert start(seen(node, obj), uid_of("pod", "p")).returncode == 0
-        assert region_limits(region) == {UUID[0]: (4000, 30)}
+        assert region_limits(region.read_bytes()) == {UUID[0]: (4000, 30)}
         region.write_bytes(region.read_bytes()[:200] + b"used")
 
 
 async def test_a_new_allocation_reaches_a_region_in_use_at_the_next_start(node: Node) -> None:
-    """Prepare leaves the file alone; the start takes the new template, and the old one is gone."""
+    """Prepare leaves the file alone; the start takes what the new spec says."""
     obj = await prepared(node, claim("c", [result(0, "1Gi", "10")]), container("x", "c"))
-    old = seen(node, obj).renewal()
-    assert old is not None
     before = node.region(obj).read_bytes()
     again = await prepared(node, claim("c", [result(3, "7Gi", "0")]), container("x", "c"))
     assert node.region(obj).read_bytes() == before
-    assert not old.template.exists()
     assert start(seen(node, again), uid_of("pod", "p")).returncode == 0
-    assert region_limits(node.region(again)) == {UUID[3]: (7168, 100)}
+    assert region_limits(node.region(again).read_bytes()) == {UUID[3]: (7168, 100)}
 
 
-async def test_an_old_template_stays_while_a_spec_names_it(node: Node) -> None:
-    """When the new spec can't be written, the former one still works, with the former limits."""
+async def test_a_spec_that_could_not_be_replaced_still_works(node: Node) -> None:
+    """With the former limits: what a start needs is in the spec itself."""
     obj = await prepared(node, claim("c", [result(0, "1Gi", "10")]), container("x", "c"))
     spec = node.specs.path(obj["metadata"]["uid"])
     (spec.parent / f"{spec.name}.tmp").mkdir()
@@ -106,7 +103,7 @@ async def test_an_old_template_stays_while_a_spec_names_it(node: Node) -> None:
     node.api.put(again)
     assert not isinstance((await node.prepare(again))[0], tuple)
     assert start(seen(node, obj), uid_of("pod", "p")).returncode == 0
-    assert region_limits(node.region(obj)) == {UUID[0]: (1024, 10)}
+    assert region_limits(node.region(obj).read_bytes()) == {UUID[0]: (1024, 10)}
 
 
 async def test_a_target_that_somebody_removed_is_made_by_the_next_prepare(node: Node) -> None:
@@ -114,7 +111,7 @@ async def test_a_target_that_somebody_removed_is_made_by_the_next_prepare(node: 
     obj = await prepared(node, claim("c", [result()]), container("x", "c"))
     node.region(obj).unlink()
     devices((await node.prepare(obj))[0])
-    assert region_limits(node.region(obj)) == {UUID[0]: (4000, 30)}
+    assert region_limits(node.region(obj).read_bytes()) == {UUID[0]: (4000, 30)}
     assert start(seen(node, obj), uid_of("pod", "p")).returncode == 0
     assert await node.unprepare(obj) == [None]
     assert node.snapshot() == {}
@@ -125,13 +122,11 @@ async def test_after_a_reboot_all_is_there_again(node: Node) -> None:
     obj = await prepared(node, claim("c", [result()]), container("x", "c"))
     renewal = seen(node, obj).renewal()
     assert renewal is not None
-    size = renewal.template.stat().st_size
-    for path in (renewal.template, renewal.region):
-        path.write_bytes(bytes(size))
+    renewal.region.write_bytes(bytes(len(renewal.content)))
     node.reboot()
     await node.recover()
     assert start(seen(node, obj), uid_of("pod", "p")).returncode == 0
-    assert region_limits(node.region(obj)) == {UUID[0]: (4000, 30)}
+    assert region_limits(node.region(obj).read_bytes()) == {UUID[0]: (4000, 30)}
 
 
 async def test_two_claims_of_a_container_have_the_owners_region(node: Node) -> None:
@@ -144,7 +139,7 @@ async def test_two_claims_of_a_container_have_the_owners_region(node: Node) -> N
     renewal = found.renewal()
     assert renewal is not None
     assert start(found, uid_of("pod", "p")).returncode == 0
-    assert region_limits(renewal.region) == {UUID[2]: (2048, 100), UUID[0]: (1024, 10)}
+    assert region_limits(renewal.region.read_bytes()) == {UUID[2]: (2048, 100), UUID[0]: (1024, 10)}
     assert len(list((node.hami / "cache").rglob("*.region"))) == 1
 
 
@@ -166,7 +161,6 @@ async def test_a_change_of_the_library_changes_claims_over_and_back(node: Node, 
     assert without.mounts["/usr/local/vgpu/cache"] == str(region.with_name("use-0"))
     assert region.with_name("use-0").is_dir()
     assert region.read_bytes() == b"in use"
-    assert not list(region.parent.glob("*.template"))
     node.shipped = known
     node.start()
     await node.recover()

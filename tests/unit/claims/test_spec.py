@@ -20,8 +20,8 @@ from hami_kubeletplugin.claims.spec import render
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.host import Installed, Renewal
-from hami_kubeletplugin.hamicore.region import LAYOUTS, region
-from tests.unit.claims.cdi_runtime import check, inject
+from hami_kubeletplugin.hamicore.region import LAYOUTS
+from tests.unit.claims.cdi_runtime import check, inject, region_limits
 from tests.unit.claims.node import (
     DRIVER,
     GPUS,
@@ -137,7 +137,7 @@ def mounts(spec: Spec) -> dict[str, dict[str, Any]]:
 
 
 def test_mounts() -> None:
-    """Library and preload file can't be written in the container, lock and region can; the template is nowhere in it."""
+    """Library and preload file can't be written in the container, lock and region can; nothing else is there."""
     made = prepared(claim("c", FOUR), container("x", "c"))
     found = mounts(rendered(made))
     assert {path: (m["hostPath"], m["options"][0]) for path, m in found.items()} == {
@@ -149,16 +149,18 @@ def test_mounts() -> None:
 
 
 def test_a_region_is_renewed_at_each_start() -> None:
-    """One hook for a container however many shares it sees: from its template, for the pods of the claim alone."""
+    """One hook for a container however many shares it sees: with what it must hold, for the pods of the claim alone."""
     made = prepared(claim("c", FOUR), container("x", "c"))
     spec = rendered(made)
     seen = inject([spec], ids(spec))
     renewal = seen.renewal()
     assert renewal is not None
     assert len(seen.hooks) == 1
-    digest = region(LAYOUTS["1.2"], numbered(made.uses[0], GPUS.by_uuid())).digest
-    folder = HAMI / "cache" / made.uid
-    assert renewal == (folder / f"use-0.{digest}.template", folder / "use-0.region", "default/c", (uid_of("pod", "p"),))
+    assert renewal[1:] == (HAMI / "cache" / made.uid / "use-0.region", "default/c", (uid_of("pod", "p"),))
+    limits = numbered(made.uses[0], GPUS.by_uuid()).items()
+    assert list(region_limits(renewal.content).items()) == [
+        (uuid, (limit.memory_mib, limit.cores or 100)) for uuid, limit in limits
+    ]
     assert seen.hooks[0]["path"] == str(HOOK)
     assert seen.env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/tmp/cudevshr.cache"
 
@@ -168,19 +170,17 @@ def test_each_use_has_its_own_region() -> None:
     made = prepared(claim("c", FOUR), container("x", "c/r0"), container("y", "c/r1"), container("z", "c/r2"))
     spec = rendered(made)
     found = {inject([spec], [name]).renewal() for name in ids(spec)}
-    assert len({renewal.region for renewal in found if renewal}) == 4 == len({r.template for r in found if r})
+    assert len({renewal.region for renewal in found if renewal}) == 4 == len({r.content for r in found if r})
 
 
 @pytest.mark.parametrize("fields", [{"corePolicy": "disable"}, {"priority": "high"}])
 def test_the_config_is_in_the_region_too(fields: dict[str, object]) -> None:
-    """So that a process without variables keeps to it: another content, hence another template."""
+    """So that a process without variables keeps to it: another content."""
     made, other = (
         prepared(claim("c", [result()], configs=[config(**more)]), container("x", "c")) for more in ({}, fields)
     )
-    templates = {
-        renewal.template for one in (made, other) if (renewal := inject([s := rendered(one)], ids(s)).renewal())
-    }
-    assert len(templates) == 2
+    contents = {renewal.content for one in (made, other) if (renewal := inject([s := rendered(one)], ids(s)).renewal())}
+    assert len(contents) == 2
 
 
 def test_of_two_claims_the_owner_carries_region_and_hook() -> None:

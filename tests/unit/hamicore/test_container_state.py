@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from tests.unit.hamicore.hook import CONTAINERD, CRIO, POD, Use, state
 
-BAD, OTHER_POD, FINE = "stdin has no container state", "is prepared for another pod", "it is no regular file"
-"""What the hook says of a state. The fine one is followed by the template, which is a folder here, so that nothing is written."""
+BAD, OTHER_POD, FINE = "stdin has no container state", "is prepared for another pod", "Is a directory"
+"""What the hook says of a state. The fine one is followed by the region, which is a folder here, so that nothing is written."""
 
 
 @pytest.fixture(scope="module")
 def use(sanitized_hook: Path, tmp_path_factory: pytest.TempPathFactory) -> Use:
     """A program that looks for its own faults, and stops behind the state."""
     use = Use(tmp_path_factory.mktemp("state"), sanitized_hook)
-    use.template.unlink()
-    use.template.mkdir()
+    use.region.unlink()
+    use.region.mkdir()
     return use
 
 

@@ -46,7 +46,7 @@ def test_where_a_directory_really_is(mounts: bytes, found: Source | None) -> Non
         (f"{HAMI}/cache/{UID}/use-0.region", {USE}),
         (f"{HAMI}/cache/{UID}/use-0.region//deleted", {USE}),
         (f"{HAMI}/cache/{UID}/use-12", {UseKey(UID, "use-12")}),
-        (f"{HAMI}/cache/{UID}/use-0.0123456789abcdef.template", set()),
+        (f"{HAMI}/cache/{UID}/use-0.other", set()),
         (f"{HAMI}/cache/{UID}", set()),
         (f"{HAMI}", set()),
         ("/", set()),

@@ -204,13 +204,13 @@ def test_a_foreign_region_is_told(preloaded: Preloaded, make: Callable[[Preloade
     assert preloaded.run()["error"] == error.format(preloaded.path)
 
 
-def test_the_hook_and_the_library_agree(preloaded: Preloaded, native: Path, tmp_path: Path) -> None:
+def test_the_hook_and_the_library_agree(preloaded: Preloaded, native: Path) -> None:
     """A region is in use as long as a process has the library; after SIGKILL it is renewed, and all memory is there again."""
     preloaded.made_by_the_driver()
-    template = tmp_path / "template"
-    template.write_bytes(preloaded.path.read_bytes())
-    words = [native / "hami-region-hook", "--template", template, "--region", preloaded.path, "--claim", "a/b"]
-    command = list(map(str, words))
+    made = region(LAYOUTS["1.2"], LIMITS, Policy("disable", "high"))
+    content = (word for at, data in made.pieces for word in ("--content", f"{at}:{data.hex()}"))
+    words = ["--region", preloaded.path, "--size", made.size, *content, "--claim", "a/b"]
+    command = [str(word) for word in (native / "hami-region-hook", *words)]
 
     def renew() -> bool:
         return subprocess.run(command, check=False, input=b"{}", timeout=30, stderr=subprocess.DEVNULL).returncode == 0
