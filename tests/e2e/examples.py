@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from tests.e2e.daemon import DRIVER, Daemon
 from tests.e2e.inside import Inside, read
 from tests.e2e.manifests import LOOK
 from tests.e2e.test_publish import published
-from tests.e2e.waiting import wait_for
 from tests.examples import Example, Json, Seen
+from tests.waiting import wait_for
 
 EVENTS = {"waits": "FailedScheduling", "does not start": "FailedPrepareDynamicResources"}
 LIMIT = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
@@ -46,8 +47,8 @@ def applied(cluster: Cluster, daemon: Daemon, examples: Sequence[Example], folde
         assert daemon.stop() == 0
     daemon.start("--simulate", str(node))
     wait_for("the node's GPUs", lambda: len(published(cluster)["spec"]["devices"]) == NODE.count("model:"))
-    refused = {}
-    objects = []
+    refused: dict[str, str] = {}
+    objects: list[Json] = []
     for example in examples:
         if any(fate == "refused" for fate, _ in example.fates.values()):
             try:
@@ -81,15 +82,15 @@ def check(cluster: Cluster, example: Example, refused: dict[str, str]) -> None:
             told = [refused.get(example.name, "it was not refused")]
             assert reason in told[0], told
             continue
-        told = wait_for(f"the event of {pod}", lambda pod=pod, fate=fate: cluster.events(pod, EVENTS[fate]))  # type: ignore[misc]
+        told = wait_for(f"the event of {pod}", partial(cluster.events, pod, EVENTS[fate]))
         assert all(reason in message for message in told), told
     devices = {each["attributes"]["uuid"]["string"]: each for each in published(cluster)["spec"]["devices"]}
     spaces = {each["metadata"]["name"]: each["metadata"].get("namespace", NAMESPACE) for each in example.objects}
     for (pattern, container), seen in example.seen.items():
         namespace = spaces[pattern.removesuffix("-*")]
-        for pod in running(cluster, pattern, namespace):
-            inside = look(cluster, pod, container, namespace)
-            check_inside(f"{pod['metadata']['name']}/{container}", inside, seen, devices)
+        for found in running(cluster, pattern, namespace):
+            inside = look(cluster, found, container, namespace)
+            check_inside(f"{found['metadata']['name']}/{container}", inside, seen, devices)
 
 
 def running(cluster: Cluster, pattern: str, namespace: str) -> list[Json]:
