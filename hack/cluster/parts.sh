@@ -24,6 +24,18 @@ load_settings() { # what `up` was told, for those who come later
   bin=$dir/bin/$version
 }
 
+mark_file=.hami-cluster # in the kubelet's folder: the CLUSTER_DIR whose it is
+other_owner() { # print the CLUSTER_DIR of another cluster, not wiped yet, that keeps its state in $kubelet_root
+  local owner
+  owner=$(cat "$kubelet_root/$mark_file" 2>/dev/null) || return 0
+  [ -z "$owner" ] || [ "$owner" = "$dir" ] || [ ! -f "$owner/settings" ] || echo "$owner"
+}
+refuse_other() { # PROGRAM OWNER
+  echo "$1: $kubelet_root belongs to the cluster of $2, not to that of $dir; it stays as it is." >&2
+  echo "$1: to be rid of that one: CLUSTER_DIR=$2 $here/down --wipe" >&2
+  exit 1
+}
+
 kubectl() { "$bin/kubectl" --kubeconfig "$dir/kubeconfig" --request-timeout=5s "$@"; }
 
 wait_until() { # WHAT COMMAND...: poll for up to a minute

@@ -10,7 +10,7 @@ that is not kept.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -36,8 +36,9 @@ class GpuConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    api_version: Literal["gpu.hami.io/v1alpha1"] = Field(CONFIG_API_VERSION, alias="apiVersion")
-    kind: Literal["GpuConfig"] = CONFIG_KIND
+    api_version: str = Field(CONFIG_API_VERSION, alias="apiVersion")
+    kind: str = CONFIG_KIND
+    """Both are held against their names by `decode`, which says what it wants; `Literal` would want them written again."""
     core_policy: CorePolicy | None = Field(None, alias="corePolicy")
     """When the core limit is enforced: `force` always, `disable` never, `default` as the region's switch says
     (GPU_CORE_UTILIZATION_POLICY, HAMi-core multiprocess_memory_limit.c:1045)."""
@@ -48,7 +49,7 @@ class GpuConfig(BaseModel):
     log_level: int | None = Field(None, alias="logLevel", ge=0, le=4)
     """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: the library's own."""
 
-    def over(self, base: "GpuConfig") -> "GpuConfig":
+    def over(self, base: Self) -> Self:
         """This config on top of `base`: fields that are set here win."""
         return base.model_copy(update=self.model_dump(exclude_none=True))
 

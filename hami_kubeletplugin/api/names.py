@@ -85,8 +85,15 @@ CUDA_DEVICE_SM_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 CUDA_DEVICE_MEMORY_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 CUDA_REDIRECT: Final = "CUDA_REDIRECT"
 CUDA_DISABLE_CONTROL: Final = "CUDA_DISABLE_CONTROL"
+LIBCUDA_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
 NVIDIA_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 LD_PRELOAD: Final = "LD_PRELOAD"
+# And ours.
+CLAIM: Final = "HAMI_DRA_CLAIM"
+"""Names the claim (`namespace/name`) in the container, and lets a lost record be made anew from the spec."""
+
+LIMIT_NOT_IN_FORCE: Final = "GpuLimitNotInForce"
+"""Reason of the Event of a pod whose container has not loaded HAMi-core."""
 
 # Variables of our own processes that others name, too.
 NODE_NAME: Final = "NODE_NAME"

@@ -7,14 +7,11 @@ since runtimes refuse versions they do not know.
 from collections.abc import Callable, Mapping
 
 from hami_kubeletplugin.api.cdi import ContainerEdits, Device, Spec
-from hami_kubeletplugin.api.names import cdi_kind
+from hami_kubeletplugin.api.names import CLAIM, NVIDIA_VISIBLE_DEVICES, cdi_kind
 from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
-
-CLAIM_VARIABLE = "HAMI_DRA_CLAIM"
-"""Names the claim (`namespace/name`) in the container, and lets a lost record be made anew from the spec."""
 
 
 def render(
@@ -52,7 +49,7 @@ def _share_edits(
     """The driver's edits of one share, with our variables and what enforces its limits."""
     visible = ",".join(numbered(prepared.uses[share.use], gpus)) if edits.visible == "uuids" else "void"
     result = edits.per_gpu[share.uuid].copy()
-    env = [f"NVIDIA_VISIBLE_DEVICES={visible}", f"{CLAIM_VARIABLE}={prepared.ref.full_name}"]
+    env = [f"{NVIDIA_VISIBLE_DEVICES}={visible}", f"{CLAIM}={prepared.ref.full_name}"]
     result["env"] = [*result.get("env", []), *env, *ours.get("env", [])]
     if mounts := ours.get("mounts"):
         result["mounts"] = [*result.get("mounts", []), *mounts]

@@ -6,9 +6,8 @@ from pathlib import Path
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.claim import ClaimRef, checked_uid
-from hami_kubeletplugin.api.names import cdi_kind
+from hami_kubeletplugin.api.names import CLAIM, cdi_kind
 from hami_kubeletplugin.claims.records import named_uids
-from hami_kubeletplugin.claims.spec import CLAIM_VARIABLE
 
 
 class SpecFiles:
@@ -80,7 +79,7 @@ class SpecFiles:
         try:
             spec = json.loads(content or b"{}")
             env = [variable for device in spec["devices"] for variable in device["containerEdits"]["env"]]
-            value = next(v.partition("=")[2] for v in env if v.startswith(f"{CLAIM_VARIABLE}="))
+            value = next(v.partition("=")[2] for v in env if v.startswith(f"{CLAIM}="))
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
             return None
         namespace, _, name = value.partition("/")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hami_kubeletplugin.api.cdi import ContainerEdits
 from hami_kubeletplugin.api.errors import HardwareError
+from hami_kubeletplugin.api.names import NVIDIA_VISIBLE_DEVICES
 
 _GPU_NODE: Final = re.compile(r"/dev/nvidia[0-9]+")
 _CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
@@ -148,7 +149,7 @@ def _cleaned(edits: _Edits) -> ContainerEdits:
         exclude_none=True,
         exclude={"additional_gids": True, "device_nodes": {"__all__": {"major", "minor"}}},
     )
-    raw["env"] = [entry for entry in raw["env"] if not entry.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    raw["env"] = [entry for entry in raw["env"] if not entry.startswith(f"{NVIDIA_VISIBLE_DEVICES}=")]
     return cast(ContainerEdits, {key: value for key, value in raw.items() if value})
 
 

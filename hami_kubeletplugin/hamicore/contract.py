@@ -9,7 +9,18 @@ from typing import Final
 
 from hami_kubeletplugin.api.gpuconfig import Policy, Priority
 from hami_kubeletplugin.api.limits import Limit
-from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
+from hami_kubeletplugin.api.names import (
+    CUDA_DEVICE_MEMORY_LIMIT,
+    CUDA_DEVICE_MEMORY_SHARED_CACHE,
+    CUDA_DEVICE_ORDER,
+    CUDA_DEVICE_SM_LIMIT,
+    CUDA_REDIRECT,
+    CUDA_TASK_PRIORITY,
+    CUDA_VISIBLE_DEVICES,
+    GPU_CORE_UTILIZATION_POLICY,
+    LIBCUDA_LOG_LEVEL,
+    MAX_GPUS_PER_CONTAINER,
+)
 
 CONTAINER_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 """The library opens itself by this very path (libvgpu.c:99), whatever path it was preloaded from."""
@@ -67,20 +78,20 @@ def variables(
     """
     checked(limits)
     environment = {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        CUDA_DEVICE_ORDER: "PCI_BUS_ID",
         # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
-        "CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in range(len(limits))),
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": region,
+        CUDA_VISIBLE_DEVICES: ",".join(str(index) for index in range(len(limits))),
+        CUDA_DEVICE_MEMORY_SHARED_CACHE: region,
         # As it is without the variable; with another value the library would look its functions up there (libvgpu.c:95).
-        "CUDA_REDIRECT": CONTAINER_LIBRARY,
-        "GPU_CORE_UTILIZATION_POLICY": policy.core_policy or "default",
-        "CUDA_TASK_PRIORITY": TASK_PRIORITY[policy.priority or "low"],
+        CUDA_REDIRECT: CONTAINER_LIBRARY,
+        GPU_CORE_UTILIZATION_POLICY: policy.core_policy or "default",
+        CUDA_TASK_PRIORITY: TASK_PRIORITY[policy.priority or "low"],
     }
     for index, limit in enumerate(limits):
         # Decimal, without a leading zero (octal), one suffix: `4000Mi` would be 4000 bytes (multiprocess_memory_limit.c:95).
-        environment[f"CUDA_DEVICE_MEMORY_LIMIT_{index}"] = f"{limit.memory_mib}m"
+        environment[f"{CUDA_DEVICE_MEMORY_LIMIT}_{index}"] = f"{limit.memory_mib}m"
         if limit.cores:
-            environment[f"CUDA_DEVICE_SM_LIMIT_{index}"] = str(min(limit.cores, 100))
+            environment[f"{CUDA_DEVICE_SM_LIMIT}_{index}"] = str(min(limit.cores, 100))
     if policy.log_level is not None:
-        environment["LIBCUDA_LOG_LEVEL"] = str(policy.log_level)
+        environment[LIBCUDA_LOG_LEVEL] = str(policy.log_level)
     return environment

@@ -4,13 +4,12 @@ import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hami_kubeletplugin.api.errors import ApiConflict
+from hami_kubeletplugin.api.names import LIMIT_NOT_IN_FORCE
 from hami_kubeletplugin.claims.allocation import PodRef
 from hami_kubeletplugin.claims.prepared import Prepared, Use
-
-REASON: Final = "GpuLimitNotInForce"
 
 Json = Mapping[str, Any]
 
@@ -94,7 +93,7 @@ class PodEvents:
                 "fieldPath": f"spec.{container.field}{{{container.name}}}",
             },
             "type": "Warning",
-            "reason": REASON,
+            "reason": LIMIT_NOT_IN_FORCE,
             "message": (
                 f"Container {container.name} runs without its GPU limits: so far none of its processes ({processes}) has loaded "
                 "HAMi-core. Its image may be on musl (Alpine), its programs static or in a root of their own (chroot), or "

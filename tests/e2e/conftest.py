@@ -112,9 +112,9 @@ def daemon(session_daemon: Daemon, cluster: Cluster) -> Iterator[Daemon]:
     clean(cluster, session_daemon)
 
 
-def clean(cluster: Cluster, daemon: Daemon) -> None:
-    """Delete the tests' objects; nothing of a claim may be left on the node then."""
-    cluster.purge(NAMESPACE, CLEANED)
+def clean(cluster: Cluster, daemon: Daemon, *first: str) -> None:
+    """Delete the tests' objects, of kinds `first` before others; nothing of a claim may be left on the node then."""
+    cluster.purge(NAMESPACE, (*first, *CLEANED))
 
     def nothing_left() -> bool:
         left = daemon.traces()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import CHECKOUT
 from tests.e2e.cluster import NODE
 from tests.waiting import wait_for
 
@@ -60,6 +61,7 @@ class Daemon:
                     *options,
                 ],
                 env={
+                    **CHECKOUT,
                     "PATH": os.environ["PATH"],
                     "NODE_NAME": NODE,
                     "KUBECONFIG": str(self._kubeconfig),

@@ -1,7 +1,10 @@
-"""Examples on the cluster: applied all at once, as they are, and looked at one by one."""
+"""Examples on the cluster: applied all at once, as they are, and looked at side by side; each test tells what came of its own."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,14 @@ from tests.e2e.daemon import DRIVER, Daemon
 from tests.e2e.inside import Inside, read
 from tests.e2e.manifests import LOOK
 from tests.e2e.test_publish import published
-from tests.e2e.waiting import wait_for
 from tests.examples import Example, Json, Seen
+from tests.waiting import wait_for
 
 EVENTS = {"waits": "FailedScheduling", "does not start": "FailedPrepareDynamicResources"}
+PATIENCE = 90
+"""Seconds until all of them run."""
+AT_ONCE = 4
+"""Examples that are looked into at a time."""
 LIMIT = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT")
 NODE = """\
 gpus:
@@ -37,17 +44,68 @@ gpus:
 """
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of all examples, asked once for all: each question to the cluster costs a start of kubectl.
+
+    Attributes:
+        refused: Path of an example to the message.
+        devices: What the node has published, by UUID.
+        pods: All of the cluster.
+        events: All of the cluster.
+    """
+
+    refused: dict[str, str]
+    devices: dict[str, Json]
+    pods: list[Json]
+    events: list[Json]
+
+    def running(self, pattern: str, namespace: str) -> list[Json]:
+        """The pods of this name, which have to run."""
+        found = [
+            each
+            for each in self.pods
+            if each["metadata"]["namespace"] == namespace and fnmatchcase(each["metadata"]["name"], pattern)
+        ]
+        assert found, f"there is no pod {pattern} in {namespace}"
+        for each in found:
+            conditions = {one["type"]: one["status"] for one in each["status"].get("conditions", [])}
+            assert conditions.get("Ready") == "True", f"{each['metadata']['name']} does not run: {each['status']}"
+        return found
+
+    def told(self, pod: str, reason: str) -> list[str]:
+        """Messages of a pod's events."""
+        found = [
+            each["message"]
+            for each in self.events
+            if (each["metadata"]["namespace"], each["involvedObject"]["name"], each["reason"])
+            == (NAMESPACE, pod, reason)
+        ]
+        assert found, f"{pod} has no event {reason}"
+        return found
+
+    def check_settled(self, example: Example) -> None:
+        """Its pods have got to where its head says that they get."""
+        for pattern, _ in example.seen:
+            self.running(pattern, space(example, pattern))
+        for pod, (fate, _) in example.fates.items():
+            if fate != "refused":
+                self.told(pod, EVENTS[fate])
+
+
 @contextlib.contextmanager
-def applied(cluster: Cluster, daemon: Daemon, examples: Sequence[Example], folder: Path) -> Iterator[dict[str, str]]:
-    """All of these on a node with GPUs for all; gives what was refused: path of the example to the message."""
+def checks(
+    cluster: Cluster, daemon: Daemon, examples: Sequence[Example], folder: Path, *more: Json
+) -> Iterator[dict[str, Future[None]]]:
+    """Apply all of these, and objects that they need, on a node with GPUs for all; gives the check of each by its name."""
     node = folder / "node.yaml"
     node.write_text(NODE)
     if daemon.is_running:
         assert daemon.stop() == 0
     daemon.start("--simulate", str(node))
-    wait_for("the node's GPUs", lambda: len(published(cluster)["spec"]["devices"]) == NODE.count("model:"))
-    refused = {}
-    objects = []
+    spec = wait_for("the node's GPUs", lambda: whole_node(cluster))
+    refused: dict[str, str] = {}
+    objects = [*more]
     for example in examples:
         if any(fate == "refused" for fate, _ in example.fates.values()):
             try:
@@ -58,15 +116,44 @@ def applied(cluster: Cluster, daemon: Daemon, examples: Sequence[Example], folde
             objects += map(placed, example.objects)
     cluster.apply(*objects)
     try:
-        yield refused
+        devices = {each["attributes"]["uuid"]["string"]: each for each in spec["devices"]}
+        outcome = settled(cluster, examples, refused, devices)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield {each.name: pool.submit(check, cluster, each, outcome) for each in examples}
     finally:
-        cluster.purge(NAMESPACE, ["deployments"])
         for kind in ("Namespace", "DeviceClass"):
             names = [each["metadata"]["name"] for each in objects if each["kind"] == kind]
             if names:
                 cluster.kubectl("delete", kind.lower(), *names, "--wait=false")
-        clean(cluster, daemon)
+        # Those who would make pods anew first.
+        clean(cluster, daemon, "deployments", "replicasets")
         assert daemon.stop() == 0
+
+
+def whole_node(cluster: Cluster) -> Json:
+    """The spec of the node's slice, once all GPUs are in it."""
+    spec: Json = published(cluster)["spec"]
+    assert len(spec["devices"]) == NODE.count("model:"), spec
+    return spec
+
+
+def settled(
+    cluster: Cluster, examples: Sequence[Example], refused: dict[str, str], devices: dict[str, Json]
+) -> Outcome:
+    """Wait until pods run, or don't for the reason told; those that never do are left to the checks."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = cluster.all("pods,events", NAMESPACE, "-A")
+        pods, events = ([each for each in found if each["kind"] == kind] for kind in ("Pod", "Event"))
+        outcome = Outcome(refused, devices, pods, events)
+        try:
+            for example in examples:
+                outcome.check_settled(example)
+        except AssertionError:
+            if time.monotonic() < deadline:
+                time.sleep(0.5)
+                continue
+        return outcome
 
 
 def placed(made: Json) -> Json:
@@ -74,35 +161,24 @@ def placed(made: Json) -> Json:
     return made | {"metadata": {"namespace": NAMESPACE} | made["metadata"]}
 
 
-def check(cluster: Cluster, example: Example, refused: dict[str, str]) -> None:
+def space(example: Example, pattern: str) -> str:
+    """The namespace of its pods of this name."""
+    name = pattern.removesuffix("-*")
+    [found] = {placed(each)["metadata"]["namespace"] for each in example.objects if each["metadata"]["name"] == name}
+    return str(found)
+
+
+def check(cluster: Cluster, example: Example, outcome: Outcome) -> None:
     """All that the head of an example says is so."""
+    refusal = outcome.refused.get(example.name, "it was not refused")
     for pod, (fate, reason) in example.fates.items():
-        if fate == "refused":
-            told = [refused.get(example.name, "it was not refused")]
-            assert reason in told[0], told
-            continue
-        told = wait_for(f"the event of {pod}", lambda pod=pod, fate=fate: cluster.events(pod, EVENTS[fate]))  # type: ignore[misc]
+        told = [refusal] if fate == "refused" else outcome.told(pod, EVENTS[fate])
         assert all(reason in message for message in told), told
-    devices = {each["attributes"]["uuid"]["string"]: each for each in published(cluster)["spec"]["devices"]}
-    spaces = {each["metadata"]["name"]: each["metadata"].get("namespace", NAMESPACE) for each in example.objects}
     for (pattern, container), seen in example.seen.items():
-        namespace = spaces[pattern.removesuffix("-*")]
-        for pod in running(cluster, pattern, namespace):
-            inside = look(cluster, pod, container, namespace)
-            check_inside(f"{pod['metadata']['name']}/{container}", inside, seen, devices)
-
-
-def running(cluster: Cluster, pattern: str, namespace: str) -> list[Json]:
-    """Wait until all pods of this name run."""
-
-    def probe() -> list[Json]:
-        found = [each for each in cluster.all("pods", namespace) if fnmatchcase(each["metadata"]["name"], pattern)]
-        for each in found:
-            conditions = {one["type"]: one["status"] for one in each["status"].get("conditions", [])}
-            assert conditions.get("Ready") == "True", each["status"]
-        return found
-
-    return wait_for(f"{pattern} to run", probe)
+        namespace = space(example, pattern)
+        for found in outcome.running(pattern, namespace):
+            inside = look(cluster, found, container, namespace)
+            check_inside(f"{found['metadata']['name']}/{container}", inside, seen, outcome.devices)
 
 
 def look(cluster: Cluster, pod: Json, container: str, namespace: str) -> Inside:

@@ -1,6 +1,7 @@
 """Libraries of several versions, and of none that is known."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import CHECKOUT
 from tests.e2e.cluster import REPOSITORY, Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.inside import Inside, look, look_cleared
@@ -47,7 +49,7 @@ def libraries(library: Path, tmp_path: Path) -> Path:
 def claims() -> list[dict[str, Any]]:
     """What `hami-kubeletplugin claims` tells."""
     command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), "claims", "--output", "json"]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=30)
+    done = subprocess.run(command, env={**os.environ, **CHECKOUT}, check=True, capture_output=True, timeout=30)
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 

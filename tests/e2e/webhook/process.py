@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import CHECKOUT
 from tests.waiting import wait_for
 
 ADDRESS = "127.0.0.1"
@@ -76,7 +77,12 @@ class Webhook:
                     *("--drain-delay", "1"),
                     *options,
                 ],
-                env={"PATH": os.environ["PATH"], "KUBECONFIG": str(self._kubeconfig), "CLUSTER_MARK": self._mark},
+                env={
+                    **CHECKOUT,
+                    "PATH": os.environ["PATH"],
+                    "KUBECONFIG": str(self._kubeconfig),
+                    "CLUSTER_MARK": self._mark,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

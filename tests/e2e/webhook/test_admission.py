@@ -1,21 +1,20 @@
 """What the API server admits, refuses and keeps when the webhook is asked. Nothing has to run, so nearly all is a dry run."""
 
 import contextlib
-import importlib.util
 import json
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from tests.e2e.cluster import NAMESPACE, REPOSITORY, Cluster, KubectlFailed
+from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
 from tests.e2e.conftest import clean
 from tests.e2e.daemon import Daemon
 from tests.e2e.manifests import claim, config, container, pod, request, template
 from tests.e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
 from tests.e2e.webhook.process import Webhook
+from tests.unit.webhook.pods import OURS, pods
 
 ACCOUNT = "system:serviceaccount:hami-system:hami-webhook"
 
@@ -232,20 +231,8 @@ def test_claims_from_templates_are_not_reviewed(cluster: Cluster, webhook: Webho
     assert asked() == before + 1
 
 
-def webhook_pods() -> ModuleType:
-    """The strategies of the unit tests."""
-    path = REPOSITORY / "tests" / "unit" / "webhook" / "webhook_pods.py"
-    spec = importlib.util.spec_from_file_location("webhook_pods_of_unit_tests", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_random_pods_are_accepted(cluster: Cluster, webhook: Webhook) -> None:
     """The API server's validation accepts what becomes of a hundred random pods, and nothing of ours is left in them."""
-    strategies = webhook_pods()
     made: list[Any] = []
 
     @settings(
@@ -256,7 +243,7 @@ def test_random_pods_are_accepted(cluster: Cluster, webhook: Webhook) -> None:
         suppress_health_check=list(HealthCheck),
         deadline=None,
     )
-    @given(strategies.pods())
+    @given(pods())
     def collect(one: Any) -> None:
         metadata = {**one["metadata"], "namespace": NAMESPACE}
         metadata.pop("generateName", None)
@@ -270,7 +257,7 @@ def test_random_pods_are_accepted(cluster: Cluster, webhook: Webhook) -> None:
     for spec in kept:
         for one in [*spec.get("initContainers", ()), *spec["containers"]]:
             amounts = {**one["resources"].get("limits", {}), **one["resources"].get("requests", {})}
-            assert not amounts.keys() & set(strategies.OURS), one
+            assert not amounts.keys() & set(OURS), one
 
 
 def test_the_webhook_may_write_its_own_templates_only(cluster: Cluster, webhook: Webhook) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
 from tests.e2e.conftest import CLEANED
 from tests.e2e.manifests import container, pod
@@ -78,7 +80,12 @@ def certs(cluster: Cluster, *options: str) -> str:
     """Run `hami-webhook certs`."""
     command = [str(Path(sys.executable).parent / "hami-webhook"), "certs", "--kubeconfig", str(cluster.kubeconfig)]
     done = subprocess.run(
-        [*command, "--tls-hosts", ADDRESS, *options], capture_output=True, text=True, check=False, timeout=30
+        [*command, "--tls-hosts", ADDRESS, *options],
+        env={**os.environ, **CHECKOUT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
