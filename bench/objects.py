@@ -51,10 +51,11 @@ class Namespace:
     async def pod_claims(self, node: str, devices: Sequence[int]) -> list[ClaimRef]:
         """One pod on a node, with a container and a claim for each of these device minors.
 
-        Each claim holds a tenth of its device, allocated and reserved for the pod.
+        Each claim holds a tenth of its device, allocated and reserved for the pod, and is named as those that are made from
+        templates: after its pod and what the pod calls it.
         """
         name = f"pod-{next(self._numbers)}"
-        names = [f"{name}-{index}" for index in range(len(devices))]
+        names = [f"{name}-gpu-c{index}-{secrets.token_hex(3)[:5]}" for index in range(len(devices))]
         pod = await self._post("pods", self.pods, _pod(name, node, names))
         return await asyncio.gather(
             *(self._claim(claim, node, device, pod) for claim, device in zip(names, devices, strict=True))
@@ -66,7 +67,7 @@ class Namespace:
         return [ref for refs in made for ref in refs]
 
     async def _claim(self, name: str, node: str, device: int, pod: Json) -> ClaimRef:
-        claim = await self._post("resourceclaims", self._claims, _unallocated(name))
+        claim = await self._post("resourceclaims", self._claims, _unallocated(name, pod))
         status = _allocation(node, device, pod)
         call = Call("update", "resourceclaims/status", f"{self._claims}/{name}/status", name)
         await self._ask(call, {**claim, "status": status})
@@ -140,13 +141,14 @@ def _pod(name: str, node: str, claims: Sequence[str]) -> Json:
     }
 
 
-def _unallocated(name: str) -> Json:
+def _unallocated(name: str, pod: Json) -> Json:
+    in_pod = name.removeprefix(f"{pod['metadata']['name']}-")[:-6]
     amounts = {"memory": "4000Mi", "cores": "10", "shares": "1000"}
     request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": amounts}}}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": {"resource.kubernetes.io/pod-claim-name": in_pod}},
         "spec": {"devices": {"requests": [request]}},
     }
 
