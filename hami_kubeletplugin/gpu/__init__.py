@@ -1,8 +1,8 @@
 """The hardware floor: NVML, topology from sysfs, and simulated nodes behind the same interface.
 
-watch           looks at the hardware again and again
+watch           asks for the GPUs again and again, and tells who wants to know
 source          chooses where GPUs and the driver's edits come from
-discover        the GPUs that NVML and sysfs find
+discover        the GPUs that NVML and sysfs find; what is wrong with one, and so why it is left out
 nvml            one NVML session
 simulate        the same from a profile or a file, without hardware
 nodefile        the YAML file that describes a simulated node
