@@ -149,9 +149,10 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
         finally:
+            # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
             edits.close()
-            await asyncio.to_thread(claims.close)
             claim_api.close()
+            await asyncio.to_thread(claims.close)
 
 
 @contextlib.asynccontextmanager

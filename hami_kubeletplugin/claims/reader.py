@@ -76,10 +76,21 @@ class ClaimReader:
         node: Our node name.
         deadline: By the monotonic clock.
         guess: Remembers across calls how pods call their claims.
+        closing: Set when nobody waits for the call any more: what isn't known by then is not asked for again.
     """
 
-    def __init__(self, api: ClaimApi, *, driver: str, node: str, deadline: float, guess: PodGuess) -> None:
+    def __init__(
+        self,
+        api: ClaimApi,
+        *,
+        driver: str,
+        node: str,
+        deadline: float,
+        guess: PodGuess,
+        closing: threading.Event | None = None,
+    ) -> None:
         self._api, self._driver, self._node, self._deadline, self._guess = api, driver, node, deadline, guess
+        self._closing = closing or threading.Event()
         self._lock = threading.Lock()
         self._answers: dict[Wanted, Future[Json | ApiError]] = {}
 
@@ -194,7 +205,7 @@ class ClaimReader:
             for one, answer in zip(beside, found[len(pending) :], strict=True):
                 self._put_aside(one, answer)
             beside = ()
-            over = time.monotonic() + pause >= self._deadline
+            over = time.monotonic() + pause >= self._deadline or self._closing.is_set()
             for one, answer in answers.items():
                 if over or not isinstance(answer, ApiUnavailable):
                     self._answers[one].set_result(answer)
@@ -202,7 +213,7 @@ class ClaimReader:
             if not pending:
                 return
             # Not all nodes of a cluster at once.
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311
+            self._closing.wait(pause * random.uniform(0.5, 1))  # noqa: S311
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _put_aside(self, one: Wanted, answer: Json | ApiError) -> None:

@@ -3,6 +3,7 @@
 The way of a prepare, from the socket to the files, is plain code in one thread: asyncio costs two to three times that.
 """
 
+import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -62,7 +63,7 @@ class Claims:
     ) -> None:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
-        self._locks, self._guess = ClaimLocks(), PodGuess()
+        self._locks, self._guess, self._closing = ClaimLocks(), PodGuess(), threading.Event()
         self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
         self._unpreparing = ThreadPoolExecutor(_UNPREPARING, thread_name_prefix="unprepare")
 
@@ -76,6 +77,7 @@ class Claims:
             node=self._node,
             deadline=now + _PATIENCE * self._timeout,
             guess=self._guess,
+            closing=self._closing,
         )
         deadline = now + self._timeout
         return self._each(refs, lambda ref: self._prepare(ref, reader, asked, deadline), self._preparing, deadline)
@@ -105,7 +107,8 @@ class Claims:
         return prepared is not None
 
     def close(self) -> None:
-        """Wait until no work is under way any more; none is taken from then on."""
+        """Wait until no work on files is under way any more; none is taken from then on, and the API server isn't waited for."""
+        self._closing.set()
         for workers in (self._preparing, self._unpreparing):
             workers.shutdown(wait=True, cancel_futures=True)
 

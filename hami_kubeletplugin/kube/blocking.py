@@ -4,7 +4,9 @@ A prepare waits for nothing but the API server and the disk, and does so in a th
 for each file, costs two to three times that (docs/performance.md). What watches and publishes all day uses `client`.
 """
 
+import contextlib
 import http.client
+import socket
 import ssl
 import threading
 import time
@@ -62,6 +64,8 @@ class BlockingClient:
         self._port = url.port or (443 if access.tls else 80)
         self._lock = threading.Lock()
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._busy: set[http.client.HTTPConnection] = set()
+        self._closed = False
         self._token, self._token_read = access.token, float("-inf")
 
     def get(self, calls: Sequence[Call], *, deadline: float) -> list[Object | ApiError]:
@@ -79,9 +83,14 @@ class BlockingClient:
         return [self._answer(call, each, deadline) for call, each in zip(calls, sent, strict=True)]
 
     def close(self) -> None:
-        """Close what is idle. Requests under way end by themselves."""
+        """End all requests, those under way too: who waits for one gets an ApiUnavailable, now and from now on."""
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, []
+            for connection in self._busy:
+                if (sock := connection.sock) is not None:
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_RDWR)  # the thread that has it closes it
         for _, connection in idle:
             connection.close()
 
@@ -103,18 +112,17 @@ class BlockingClient:
         try:
             return self._read(sent)
         except (OSError, http.client.HTTPException) as error:
-            sent.connection.close()
             if not sent.reused or isinstance(error, TimeoutError):
                 raise self._unavailable(call, error) from error
-        sent = self._send(call, deadline, fresh=True)
         try:
-            return self._read(sent)
+            return self._read(self._send(call, deadline, fresh=True))
         except (OSError, http.client.HTTPException) as error:
-            sent.connection.close()
             raise self._unavailable(call, error) from error
 
     def _send(self, call: Call, deadline: float, *, fresh: bool = False) -> _Sent:
         connection, reused = self._connection(deadline, fresh=fresh)
+        if self._closed:
+            return _Sent(connection, reused, ApiUnavailable(f"{call} failed: the daemon stops"))
         target = f"{self._prefix}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
         try:
             connection.request(METHODS[call.verb], target, headers=self._headers(call))
@@ -123,16 +131,16 @@ class BlockingClient:
         return _Sent(connection, reused, None)
 
     def _read(self, sent: _Sent) -> _Answer:
-        if sent.error is not None:
-            raise sent.error
-        response = sent.connection.getresponse()
-        text = response.read(_LARGEST)
-        answer = response.status, dict(response.headers), text
-        if response.isclosed() and not response.will_close:
-            self._keep(sent.connection)
-        else:
-            sent.connection.close()
-        return answer
+        good = False
+        try:
+            if sent.error is not None:
+                raise sent.error
+            response = sent.connection.getresponse()
+            text = response.read(_LARGEST)
+            good = response.isclosed() and not response.will_close
+            return response.status, dict(response.headers), text
+        finally:
+            self._give_back(sent.connection, good=good)
 
     def _connection(self, deadline: float, *, fresh: bool) -> tuple[http.client.HTTPConnection, bool]:
         """One for a request, and whether it was used before."""
@@ -140,19 +148,27 @@ class BlockingClient:
         while not fresh:
             with self._lock:
                 since, kept = self._idle.pop() if self._idle else (0.0, None)
-            if kept is None:
-                break
+                if kept is None:
+                    break
+                self._busy.add(kept)
             if kept.sock is not None and time.monotonic() - since < KEEP_ALIVE:
                 kept.sock.settimeout(seconds)
                 return kept, True
-            kept.close()
-        if self._access.tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=seconds), False
-        return _Https(self._host, self._port, self._access.tls, self._access.tls_server_name, seconds), False
-
-    def _keep(self, connection: http.client.HTTPConnection) -> None:
+            self._give_back(kept, good=False)
+        made = (
+            http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+            if self._access.tls is None
+            else _Https(self._host, self._port, self._access.tls, self._access.tls_server_name, seconds)
+        )
         with self._lock:
-            if len(self._idle) < _KEPT:
+            self._busy.add(made)
+        return made, False
+
+    def _give_back(self, connection: http.client.HTTPConnection, *, good: bool) -> None:
+        """Keep a connection whose answer has been read, and close any other."""
+        with self._lock:
+            self._busy.discard(connection)
+            if good and len(self._idle) < _KEPT and not self._closed:
                 self._idle.append((time.monotonic(), connection))
                 return
         connection.close()

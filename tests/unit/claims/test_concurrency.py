@@ -137,6 +137,16 @@ async def test_what_is_given_up_before_it_wrote_writes_nothing(
     assert node.snapshot() == {}
 
 
+async def test_closing_does_not_wait_for_an_api_server_that_is_away(node: Node, one: Json) -> None:
+    """The daemon is to end in seconds; nothing of such a claim is there, and the kubelet asks the next daemon."""
+    node.api.away = True
+    call = asyncio.create_task(node.prepare(one))
+    await until(lambda: node.api.gets > 0)
+    await asyncio.wait_for(asyncio.to_thread(node.claims.close), 5)
+    assert "the API server is away" in refusal((await call)[0])
+    assert node.snapshot() == {}
+
+
 async def test_unprepares_never_wait_for_the_api_server(node: Node) -> None:
     """A node full of prepares that wait for an API server that is away lets go of other claims all the same."""
     pairs = [simple(i, i % 4) for i in range(WORKERS + 2)]

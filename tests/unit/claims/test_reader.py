@@ -1,6 +1,7 @@
 """Which pods are read from the API server's cache, and when that is not trusted."""
 
 import copy
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,9 +18,10 @@ Json = dict[str, Any]
 DRIVER = "gpu.hami.io"
 
 
-def reader(api: ClaimApi, guess: PodGuess | None = None) -> ClaimReader:
+def reader(api: ClaimApi, guess: PodGuess | None = None, closing: threading.Event | None = None) -> ClaimReader:
     """One for a call of the kubelet."""
-    return ClaimReader(api, driver=DRIVER, node=NODE, deadline=time.monotonic() + 5, guess=guess or PodGuess())
+    deadline = time.monotonic() + 5
+    return ClaimReader(api, driver=DRIVER, node=NODE, deadline=deadline, guess=guess or PodGuess(), closing=closing)
 
 
 def pods(api: Api, obj: Json) -> list[Pod]:
@@ -63,19 +65,22 @@ def test_a_cache_that_lags_is_not_trusted(change: Callable[[Json], Json | None])
     assert [c.name for c in found.containers] == ["x"]
 
 
-def test_a_server_that_is_away_is_asked_every_other_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_is_asked_every_other_second() -> None:
     """The pause doubles from a tenth of a second, and ends at two: pods wait for this, so it must not double for ever."""
     api, obj = Api(), claim("c", [result()])
     api.put(obj, pod("p", container("x", "c")))
     api.away = True
     pauses: list[float] = []
 
-    def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        api.away = len(pauses) < 12
+    class NeverClosing(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            pauses.append(timeout)
+            api.away = len(pauses) < 12
+            return False
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    assert pods(api, obj)
+    its = reader(api, closing=NeverClosing())
+    assert its.pods(its.claim(ref(obj)))
     assert pauses[0] <= 0.1
     assert all(1 <= pause <= 2 for pause in pauses[5:12])
 

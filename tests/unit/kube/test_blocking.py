@@ -187,6 +187,26 @@ def test_a_token_file_that_is_gone_is_named(server: Server, tmp_path: Path) -> N
     assert server.asked == []
 
 
+def test_closing_ends_requests_under_way(server: Server, client: BlockingClient) -> None:
+    """Who waits for an answer is told at once, and so is who asks later."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def late(_: object) -> tuple[int, object]:
+        asked.set()
+        return 200, {"late": go_on.wait(20)}
+
+    server.answer = late
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(get, client)
+        assert asked.wait(20)
+        client.close()
+        error = waiting.result(5)
+    go_on.set()
+    assert isinstance(error, ApiUnavailable)
+    assert "the daemon stops" in str(get(client))
+    assert not client._busy
+
+
 def test_many_threads_share_it(server: Server, client: BlockingClient) -> None:
     """Each gets its own answer, and idle connections are bounded."""
     server.answer = lambda handler: (200, {"path": handler.path})
@@ -195,6 +215,7 @@ def test_many_threads_share_it(server: Server, client: BlockingClient) -> None:
         found = list(threads.map(lambda call: get(client, call), calls))
     assert found == [{"path": call.path} for call in calls]
     assert len(client._idle) <= 24
+    assert not client._busy
 
 
 def test_tls_with_another_name_than_the_hosts(server: Server) -> None:
@@ -204,7 +225,11 @@ def test_tls_with_another_name_than_the_hosts(server: Server) -> None:
     server.http.socket = tls.wrap_socket(server.http.socket, server_side=True)
     trusted = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
     url = server.url.replace("http:", "https:")
-    answers = [get(BlockingClient(Access(url, trusted, name))) for name in ("api.test", "elsewhere.example")]
+    answers = []
+    for name in ("api.test", "elsewhere.example"):
+        client = BlockingClient(Access(url, trusted, name))
+        answers.append(get(client))
+        client.close()
     assert answers[0] == {"kind": "Pod"}
     assert isinstance(answers[1], ApiUnavailable)
     assert "certificate" in str(answers[1])
