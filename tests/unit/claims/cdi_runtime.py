@@ -5,7 +5,7 @@ import stat
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jsonschema
 
@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.gpu.model import Inventory
 
-_VALIDATOR: Any = jsonschema.Draft7Validator(json.loads((Path(__file__).parent / "cdi_schema.json").read_text()))
+_VALIDATOR = jsonschema.Draft7Validator(json.loads((Path(__file__).parent / "cdi_schema.json").read_text()))
 
 
 def check(spec: Spec) -> None:
@@ -32,7 +32,7 @@ def check(spec: Spec) -> None:
     assert spec["cdiVersion"] == needed
 
 
-def _edits(spec: Spec) -> list[Any]:
+def _edits(spec: Spec) -> list[ContainerEdits]:
     return [spec.get("containerEdits", {}), *(device["containerEdits"] for device in spec["devices"])]
 
 

@@ -18,8 +18,9 @@ from hami_kubeletplugin.api.names import CONFIG_API_VERSION, CONFIG_KIND, DRIVER
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
+from hami_kubeletplugin.claims.reader import ClaimApi
 from hami_kubeletplugin.claims.records import Records
-from hami_kubeletplugin.claims.recovery import Recovery
+from hami_kubeletplugin.claims.recovery import Recovery, RecoveryApi
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.gpu.edits import DriverEdits
@@ -251,15 +252,17 @@ class Node:
         self,
         root: Path,
         shipped: Shipped,
-        api: Any = None,
+        api: Api | None = None,
         *,
-        claim_api: Any = None,
+        claim_api: ClaimApi | None = None,
+        recovery_api: RecoveryApi | None = None,
         timeout: float = 10.0,
         grace: float = 300.0,
     ) -> None:
         self.root, self.shipped, self.timeout, self.grace = root, shipped, timeout, grace
         self.api = api if api is not None else Api()
-        self.claim_api = claim_api if claim_api is not None else self.api
+        self.claim_api: ClaimApi = claim_api if claim_api is not None else self.api
+        self.recovery_api: RecoveryApi = recovery_api if recovery_api is not None else self.api
         self.inventory: Inventory | None = GPUS
         self.edits = Edits()
         self.boots = 1
@@ -295,7 +298,7 @@ class Node:
         """A new one, with this node's clock."""
         return Recovery(
             claims=self.claims,
-            api=self.api,
+            api=self.recovery_api,
             records=self.records,
             specs=self.specs,
             driver=DRIVER,
@@ -356,12 +359,12 @@ class Node:
 
     def region(self, obj: Json, use: int = 0) -> Path:
         """The region file of a container use: ours, or the one that the library makes in its directory."""
-        folder = self.hami / "cache" / obj["metadata"]["uid"]
-        return folder / f"use-{use}.region" if self.regions else folder / f"use-{use}" / "vgpu.cache"
+        folder: Path = self.hami / "cache" / obj["metadata"]["uid"]
+        return folder / (f"use-{use}.region" if self.regions else f"use-{use}/vgpu.cache")
 
     def limits(self, *claims: Json) -> dict[str, tuple[int, int]]:
         """What a container that uses all of these claims is limited to, in any order, from the files that are there."""
-        answers = {}
+        answers: dict[str, tuple[PreparedDevice, ...]] = {}
         for obj in claims:
             record = self.records.load(obj["metadata"]["uid"])
             assert record is not None

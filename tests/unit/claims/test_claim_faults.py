@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from hami_kubeletplugin.api.errors import RecordDamaged
+from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
 from tests.unit.claims.file_faults import ERRORS, Died, error, faults
 from tests.unit.claims.node import (
     GPUS,
     UUID,
+    Answer,
     Json,
     Node,
     claim,
@@ -180,12 +181,12 @@ def node_in(tmp_path: Path, shipped: Shipped) -> MakeNode:
     return make
 
 
-def prepare(node: Node) -> object:
+def prepare(node: Node) -> Answer:
     """What the kubelet asks for."""
     return asyncio.run(node.prepare(wanted(node)))[0]
 
 
-def unprepare(node: Node) -> object:
+def unprepare(node: Node) -> HamiError | None:
     """What the kubelet asks for."""
     return asyncio.run(node.unprepare(BEFORE))[0]
 
@@ -202,14 +203,14 @@ def test_prepare_fails_whole_and_can_be_tried_again(situation: Situation, node_i
         if isinstance(answer, tuple):  # it was not needed after all
             is_right(node)
             continue
-        message = refusal(answer)  # type: ignore[arg-type]
+        message = refusal(answer)
         assert str(node.root) in message, f"{where}: {message}"
         assert "fault of the driver" not in message, f"{where}: {message}"
         after = untouched(node, before)
         if situation in (damaged, forgotten) and known(node):  # again: better than before
             before[RECORD] = after[RECORD]
         assert after == before, where
-        devices(prepare(node))  # type: ignore[arg-type]
+        devices(prepare(node))
         is_right(node)
         assert spared(node) == to_be_spared(node, situation)
 
@@ -230,7 +231,7 @@ def test_a_death_in_prepare_loses_nothing(situation: Situation, node_in: MakeNod
             assert node.spec(BEFORE) is not None
         else:
             assert situation is nothing, f"operation {k}: the claim is lost"
-        devices(prepare(node))  # type: ignore[arg-type]
+        devices(prepare(node))
         is_right(node)
         # A region of a former boot or allocation tells wrong things; one of now may be in use.
         assert spared(node) == to_be_spared(node, situation)
@@ -249,7 +250,7 @@ def test_unprepare_fails_and_can_be_tried_again(situation: Situation, node_in: M
         if answer is None:
             assert node.snapshot() == {}, f"operation {k} ({fault.names[k]}): said to be gone"
         else:
-            message = refusal(answer)  # type: ignore[arg-type]
+            message = refusal(answer)
             assert str(node.root) in message, f"operation {k} ({fault.names[k]}): {message}"
             assert node.records.path(uid()).exists() == had_record
         assert unprepare(node) is None

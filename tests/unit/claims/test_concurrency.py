@@ -2,13 +2,15 @@
 
 import asyncio
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import pytest
 
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.service import WORKERS
 from hami_kubeletplugin.gpu.edits import DriverEdits
+from hami_kubeletplugin.gpu.model import Gpu
 from tests.unit.claims.node import Json, Node, devices, refusal, simple
 from tests.waiting import settled, until
 
@@ -21,13 +23,13 @@ class SlowPut:
         self.running = self.most = 0
         real = NodeFiles.put
 
-        def put(self_: NodeFiles, prepared: object, *more: object) -> None:
+        def put(self_: NodeFiles, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> None:
             self.running += 1
             self.most = max(self.most, self.running)
-            if prepared.uid == uid and not self.go_on.is_set():  # type: ignore[attr-defined]
+            if prepared.uid == uid and not self.go_on.is_set():
                 self.started.set()
                 assert self.go_on.wait(60)
-            real(self_, prepared, *more)  # type: ignore[arg-type]
+            real(self_, prepared, gpus, edits)
             self.running -= 1
 
         patch.setattr(NodeFiles, "put", put)

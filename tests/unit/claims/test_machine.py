@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,12 +26,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ApiError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import check, inject, kubelet_ids
 from tests.unit.claims.file_faults import Died, error, faults
-from tests.unit.claims.node import GPUS, KIND, Json, Node, claim, container, pod, result
+from tests.unit.claims.node import GPUS, KIND, Answer, Json, Node, claim, container, pod, result
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NAMES = ("alone", "one", "two")
 """The last two are used by one container together."""
@@ -54,7 +58,7 @@ class NodeMachine(RuleBasedStateMachine):
         """The kubelet got a good answer, and has not unprepared since."""
         self.asked: set[str] = set()
         """The kubelet has asked, whatever came of it, and has not unprepared since."""
-        self.answers: dict[str, Any] = {}
+        self.answers: dict[str, tuple[PreparedDevice, ...]] = {}
         self.settled = True
         """Nothing has been deleted or interrupted since the last recovery."""
         self.shares = itertools.count()
@@ -97,14 +101,14 @@ class NodeMachine(RuleBasedStateMachine):
         mates = ["alone"] if name == "alone" else ["one", "two"]
         return [mate for mate in mates if mate not in self.prepared] or mates
 
-    def call(self, name: str) -> dict[str, Any]:
+    def call(self, name: str) -> dict[str, Answer]:
         """NodePrepareResources for a pod."""
         asked = self.pod_of(name)
         self.asked.update(asked)
         answers = asyncio.run(self.node.prepare(*(self.objects[n] for n in asked)))
         return dict(zip(asked, answers, strict=True))
 
-    def settle(self, answers: dict[str, Any], *, must: bool) -> None:
+    def settle(self, answers: dict[str, Answer], *, must: bool) -> None:
         """Take over good answers; `must` they be good?"""
         for name, answer in answers.items():
             if isinstance(answer, HamiError):
@@ -297,7 +301,7 @@ class NodeMachine(RuleBasedStateMachine):
             assert record.devices(KIND) == self.answers[name]
 
 
-async def in_line(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+async def in_line(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> T:
     """Like `asyncio.to_thread`, without a thread."""
     return function(*arguments, **named)
 

@@ -1,10 +1,12 @@
 """plan: limits for each set of GPUs that a container sees, or a refusal that names the containers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import read_claim
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
@@ -12,7 +14,6 @@ from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.storage import stored
 from tests.unit.claims.node import (
-    DRIVER,
     GPUS,
     NODE,
     UUID,
@@ -241,7 +242,7 @@ def test_more_shares_than_gpus_fit() -> None:
 @pytest.mark.parametrize(
     ("field", "a", "b"), [("corePolicy", "force", "disable"), ("priority", "high", "low"), ("logLevel", 1, 4)]
 )
-def test_conflicting_configs_are_refused(field: str, a: object, b: object) -> None:
+def test_conflicting_configs_are_refused(field: str, a: Any, b: Any) -> None:
     """HAMi-core knows one value per container; the message names field, values and requests."""
     configs = [config(requests=["a"], **{field: a}), config(requests=["b"], **{field: b})]
     with pytest.raises(ClaimError, match=rf"p/x: GpuConfig {field} is {a!r} for request 'a' and {b!r} for request 'b'"):

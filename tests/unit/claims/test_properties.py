@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -27,7 +28,6 @@ from hami_kubeletplugin.hamicore.host import Installed, Renewal
 from hami_kubeletplugin.hamicore.region import LAYOUTS
 from tests.unit.claims.cdi_runtime import check, inject, kubelet_ids
 from tests.unit.claims.node import (
-    DRIVER,
     KIND,
     NODE,
     Api,

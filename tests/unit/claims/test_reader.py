@@ -4,18 +4,15 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
 from hami_kubeletplugin.api.errors import ApiError, ApiForbidden
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.pods import Pod
 from hami_kubeletplugin.claims.reader import POD_CLAIM_NAME, ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.kube.claim_api import Wanted
-from tests.unit.claims.node import NAMESPACE, NODE, Api, claim, container, pod, ref, result
-
-Json = dict[str, Any]
-DRIVER = "gpu.hami.io"
+from tests.unit.claims.node import NAMESPACE, NODE, Api, Json, claim, container, pod, ref, result
 
 
 def reader(api: ClaimApi, guess: PodGuess | None = None, closing: threading.Event | None = None) -> ClaimReader:
@@ -149,7 +146,7 @@ def test_a_wrong_guess_is_not_trusted(change: Callable[[Json], Json]) -> None:
     assert [c.name for c in found.containers] == ["x"]
 
 
-def test_an_error_about_a_guess_is_nobodys_error() -> None:
+def test_an_error_about_a_guess_is_nobodys_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the API server says of an object that may not exist fails no claim."""
     api, obj = Api(), generated("other-gpu-x2x4z", "p", "gpu")
     api.put(obj, pod("p", container("x", obj["metadata"]["name"])))
@@ -161,7 +158,7 @@ def test_an_error_about_a_guess_is_nobodys_error() -> None:
             ApiForbidden("no") if one.name == "other" else answer for one, answer in zip(wanted, answers, strict=True)
         ]
 
-    api.ask = ask  # type: ignore[method-assign]
+    monkeypatch.setattr(api, "ask", ask)
     assert [found.ref.name for found in pods(api, obj)] == ["p"]
 
 

@@ -1,26 +1,26 @@
 """Records: what was written comes back, or an error says that it can't."""
 
 import asyncio
+import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hami_kubeletplugin import files
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError, RecordDamaged, RecordTooNew, StorageError
 from hami_kubeletplugin.api.gpuconfig import Policy
 from hami_kubeletplugin.api.limits import Limit
-from hami_kubeletplugin.claims import records
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import PodRef
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.claims.record_schema import dump, upgraded
 from hami_kubeletplugin.claims.records import Records, claim_of, decode, encode
-from tests.unit.claims.node import DRIVER, Node, claim, container, pod, result
+from tests.unit.claims.node import Node, claim, container, pod, result
 
 GOLDEN = Path(__file__).parent / "golden"
 """Records as released versions wrote them. They are never edited: a new version of the record gets a folder of its own."""
@@ -244,9 +244,9 @@ def test_a_share_of_a_use_that_is_not_there_is_damage() -> None:
         decode(_sealed(data), "here")
 
 
-def _sealed(data: Any) -> bytes:
+def _sealed(data: object) -> bytes:
     text = json.dumps(data)
-    digest = records.hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(text.encode()).hexdigest()
     return json.dumps({"version": 1, "sha256": digest, "data": text}).encode()
 
 
@@ -303,7 +303,7 @@ def test_a_uid_never_leaves_the_directory(tmp_path: Path, uid: str) -> None:
 def test_half_written_files_are_never_read_by_runtimes_or_by_us(node: Node) -> None:
     """CDI runtimes read all *.json, hidden ones too, and drop a device that two files have."""
     names: list[str] = []
-    real = files.os.rename
+    real = os.rename
 
     def rename(source: Path, target: Path) -> None:
         names.append(Path(source).name)
@@ -312,7 +312,7 @@ def test_half_written_files_are_never_read_by_runtimes_or_by_us(node: Node) -> N
     obj = claim("c", [result()])
     node.api.put(obj, pod("p", container("x", "c")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files.os, "rename", rename)
+        patch.setattr(os, "rename", rename)
         asyncio.run(node.prepare(obj))
     assert len(names) == (4 if node.regions else 2)
     assert not [name for name in names if name.endswith((".json", ".yaml"))]

@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import NoReturn
 
 import pytest
 from structlog.testing import capture_logs
 
-from hami_kubeletplugin import files
-from hami_kubeletplugin.api.errors import ApiForbidden
+from hami_kubeletplugin.api.errors import ApiForbidden, StorageError
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from tests.unit.claims.cdi_runtime import inject
@@ -194,7 +194,7 @@ async def test_a_stale_claim_that_can_not_be_removed_is_tried_again(
     await recovery.clean_up()
     node.now = 300
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "unlink", _raise(OSError(5, "Input/output error")))
+        patch.setattr(os, "unlink", _raise(OSError(5, "Input/output error")))
         await recovery.clean_up()
     assert node.records.uids() == uids(obj)
     await recovery.clean_up()
@@ -313,7 +313,7 @@ async def test_an_unreadable_directory_is_said_and_lived_with(node: Node, monkey
     """A disk that fails for a while ends neither recovery nor the daemon."""
     await prepared(node, "c")
     recovery = node.recovery()
-    monkeypatch.setattr(Records, "uids", _raise(files.StorageError("claims: can't be read")))
+    monkeypatch.setattr(Records, "uids", _raise(StorageError("claims: can't be read")))
     with capture_logs() as log:
         await recovery.repair()
         await recovery.clean_up()
@@ -373,8 +373,8 @@ async def test_waking_puts_off_no_clean_up(node: Node, monkeypatch: pytest.Monke
     assert repairs
 
 
-def _raise(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object, **__: object) -> None:
+def _raise(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
         raise error
 
     return fail

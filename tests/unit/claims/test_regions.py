@@ -4,7 +4,6 @@ import dataclasses
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,7 +31,7 @@ def seen(node: Node, *claims: Json) -> Seen:
 
 def start(found: Seen, pod_uid: str) -> subprocess.CompletedProcess[str]:
     """What the runtime does before a container's first process, with nothing but what the spec says."""
-    hook: Any = found.hooks[0]
+    hook = found.hooks[0]
     state = {"ociVersion": "1.0.2", "id": "x", "status": "created", "pid": 1, "annotations": {SANDBOX: pod_uid}}
     environment = dict(variable.split("=", 1) for variable in hook["env"])
     return subprocess.run(

@@ -1,9 +1,8 @@
 """The service: each claim of a call has its own answer, and the API server may come and go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,8 @@ from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.gpu.edits import DriverEdits
+from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.claim_api import ClaimClient, Wanted
 from hami_kubeletplugin.kube.config import Access
@@ -46,7 +47,7 @@ async def served(server: ApiServer, tmp_path: Path, shipped: Shipped) -> AsyncIt
     access = Access(server.url)
     claims = ClaimClient(access)
     async with KubeClient(access) as client:
-        yield Node(tmp_path / "node", shipped, client, claim_api=claims)
+        yield Node(tmp_path / "node", shipped, claim_api=claims, recovery_api=client)
     claims.close()
 
 
@@ -95,13 +96,16 @@ async def test_an_api_server_that_comes_back_is_waited_for(
     assert devices((await served.prepare(obj))[0])
     await server.down()
     failures: list[ApiUnavailable] = []
+    api = served.claim_api
+    assert isinstance(api, ClaimClient)
+    real = api.ask
 
     def ask(wanted: Sequence[Wanted], *, deadline: float) -> list[Json | ApiError]:
-        answers = ClaimClient.ask(served.claim_api, wanted, deadline=deadline)
+        answers = real(wanted, deadline=deadline)
         failures.extend(answer for answer in answers if isinstance(answer, ApiUnavailable))
         return answers
 
-    monkeypatch.setattr(served.claim_api, "ask", ask)
+    monkeypatch.setattr(api, "ask", ask)
     preparing = asyncio.create_task(served.prepare(obj))
     await until(lambda: len(failures) > 1)
     assert not preparing.done()
@@ -226,9 +230,9 @@ async def test_claims_of_one_call_are_worked_on_once(node: Node, monkeypatch: py
     worked_on: list[str] = []
     put = NodeFiles.put
 
-    def counted(self: NodeFiles, prepared: Prepared, *more: Any) -> None:
+    def counted(self: NodeFiles, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> None:
         worked_on.append(prepared.ref.name)
-        put(self, prepared, *more)
+        put(self, prepared, gpus, edits)
 
     monkeypatch.setattr(NodeFiles, "put", counted)
     for _ in range(2):  # at the repeat each knows the others' files

@@ -8,8 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hami_kubeletplugin.api.cdi import Spec
+from hami_kubeletplugin.api.cdi import Mount, Spec
 from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import read_claim
 from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.plan import plan
@@ -23,7 +24,6 @@ from hami_kubeletplugin.hamicore.host import Installed, Renewal
 from hami_kubeletplugin.hamicore.region import LAYOUTS
 from tests.unit.claims.cdi_runtime import check, inject, region_limits
 from tests.unit.claims.node import (
-    DRIVER,
     GPUS,
     KIND,
     NODE,
@@ -131,9 +131,9 @@ def test_two_claims_in_one_container() -> None:
     assert seen == other
 
 
-def mounts(spec: Spec) -> dict[str, dict[str, Any]]:
+def mounts(spec: Spec) -> dict[str, Mount]:
     """Mounts of the first device by container path."""
-    return {m["containerPath"]: dict(m) for m in spec["devices"][0]["containerEdits"]["mounts"]}
+    return {m["containerPath"]: m for m in spec["devices"][0]["containerEdits"]["mounts"]}
 
 
 def test_mounts() -> None:
@@ -174,7 +174,7 @@ def test_each_use_has_its_own_region() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"corePolicy": "disable"}, {"priority": "high"}])
-def test_the_config_is_in_the_region_too(fields: dict[str, object]) -> None:
+def test_the_config_is_in_the_region_too(fields: Json) -> None:
     """So that a process without variables keeps to it: another content."""
     made, other = (
         prepared(claim("c", [result()], configs=[config(**more)]), container("x", "c")) for more in ({}, fields)
@@ -300,7 +300,7 @@ def test_admin_access_shows_devices_and_limits_nothing() -> None:
         ({"logLevel": 0}, {"LIBCUDA_LOG_LEVEL": "0"}),
     ],
 )
-def test_config_becomes_variables(fields: dict[str, object], variables: dict[str, str | None]) -> None:
+def test_config_becomes_variables(fields: Json, variables: dict[str, str | None]) -> None:
     """GpuConfig in HAMi-core's words; policy and priority are always said, or a pod's own variable would win."""
     spec = rendered(prepared(claim("c", [result()], configs=[config(**fields)]), container("x", "c")))
     env = inject([spec], ids(spec)).env

@@ -44,7 +44,9 @@ def expected(stdin: bytes) -> str:
         whole = json.loads(stdin.decode("latin-1"), object_pairs_hook=Members, parse_constant=refuse)
     except ValueError:
         whole = None
-    found = [value for name, value in whole if name == "annotations"] if isinstance(whole, Members) else [0]
+    if not isinstance(whole, Members):
+        return BAD
+    found = [value for name, value in whole if name == "annotations"]
     if not all(value is None or isinstance(value, Members) for value in found):
         return BAD
     uids = [value for members in found for name, value in members or () if name in {CONTAINERD, CRIO}]

@@ -7,8 +7,8 @@ import os
 import stat
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,7 +26,7 @@ def hami_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def umask() -> Any:
+def umask() -> Iterator[None]:
     """A strict umask, as hardened nodes have it."""
     before = os.umask(0o077)
     yield
@@ -253,7 +253,12 @@ def test_a_touched_hook_is_put_back_and_an_old_one_stays(library: Path, hook: Pa
     files = HostFiles(Shipped(known(library), region_hook=hook), hami_dir)
     first = files.install().renewal
     assert first
-    for harm in (first.hook.unlink, lambda: os.truncate(first.hook, 10), lambda: first.hook.chmod(0o644)):
+    harms: list[Callable[[], None]] = [
+        first.hook.unlink,
+        lambda: os.truncate(first.hook, 10),
+        lambda: first.hook.chmod(0o644),
+    ]
+    for harm in harms:
         harm()
         assert files.check().renewal == first
         assert (first.hook.read_bytes(), mode(first.hook)) == (hook.read_bytes(), 0o755)

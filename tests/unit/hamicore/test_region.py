@@ -3,13 +3,12 @@
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.api.gpuconfig import Policy
+from hami_kubeletplugin.api.gpuconfig import CorePolicy, Policy, Priority
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.hamicore.contract import variables
@@ -55,11 +54,13 @@ def content(made: Region) -> bytes:
     priority=st.sampled_from([None, "high", "low"]),
 )
 @example(layout=LAYOUTS["1.2"], gpus={f"GPU-{i}": Limit(i + 1, i * 10) for i in range(16)}, policy=None, priority=None)
-def test_every_byte_is_as_c_has_it(c_program: Path, layout: Layout, gpus: Gpus, policy: Any, priority: Any) -> None:
+def test_every_byte_is_as_c_has_it(
+    c_program: Path, layout: Layout, gpus: Gpus, policy: CorePolicy | None, priority: Priority | None
+) -> None:
     """Any limits of 1 to 16 GPUs, any policy and priority, in each layout that can be written."""
     switch, number = "0" if policy == "disable" else "1", "0" if priority == "high" else "1"
     told = [(uuid, str(limit.memory_mib * MIB), str(min(limit.cores, 100) or 100)) for uuid, limit in gpus.items()]
-    arguments = [c_program, layout.name, switch, number, *(word for one in told for word in one)]
+    arguments = [str(c_program), layout.name, switch, number, *(word for one in told for word in one)]
     expected = subprocess.run(arguments, check=True, timeout=30, stdout=subprocess.PIPE).stdout
     made = content(region(layout, gpus, Policy(policy, priority)))
     assert len(made) == len(expected)

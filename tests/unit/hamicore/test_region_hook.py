@@ -6,7 +6,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -308,9 +308,8 @@ def test_a_forged_annotation_opens_nothing(use: Use) -> None:
         lambda words: [*words, "\n\x1b[2J", "x"],
     ],
 )
-def test_a_wrong_call_is_refused(use: Use, change: object) -> None:
+def test_a_wrong_call_is_refused(use: Use, change: Callable[[list[str]], list[str]]) -> None:
     """Missing, doubled, empty and unknown arguments end in one clean line; nothing is written."""
-    assert callable(change)
     before = use.region.read_bytes()
     assert call(change(use.arguments()), state()).status == 1
     assert use.region.read_bytes() == before

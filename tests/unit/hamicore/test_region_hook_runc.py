@@ -43,14 +43,14 @@ class Container:
         for name in ("proc", "tmp"):
             (folder / "rootfs" / name).mkdir()
         (folder / "look.c").write_text(LOOK)
-        subprocess.run(["gcc", "-static", "-o", folder / "rootfs/bin/look", folder / "look.c"], check=True, timeout=60)
+        subprocess.run(["gcc", "-static", "-o", "rootfs/bin/look", "look.c"], cwd=folder, check=True, timeout=60)
 
     def run(self, *words: str, pods: Sequence[str] = (POD,)) -> "subprocess.CompletedProcess[bytes]":
         """Start it, with the same files each time: it prints the region as its first process finds it, or writes a word there."""
         self._runs += 1
         self._folder.joinpath("config.json").write_text(json.dumps(self._config(["/bin/look", INSIDE, *words], pods)))
         name = f"hami-region-{os.getpid()}-{self._runs}"
-        command = ["runc", "--root", self._folder / "state", "run", "--bundle", self._folder, name]
+        command = ["runc", "--root", str(self._folder / "state"), "run", "--bundle", str(self._folder), name]
         return subprocess.run(command, check=False, capture_output=True, timeout=60)
 
     def _config(self, arguments: list[str], pods: Sequence[str]) -> dict[str, Any]:

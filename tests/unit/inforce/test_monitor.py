@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.names import DRIVER
-from hami_kubeletplugin.claims.allocation import read_claim
+from hami_kubeletplugin.claims.allocation import AllocatedClaim, read_claim
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -33,7 +32,7 @@ UID: str = CLAIM["metadata"]["uid"]
 def prepared(obj: Json, its_pod: Json, neighbours: tuple[Json, ...] = ()) -> Prepared:
     """The record of a claim, with regions of our own."""
 
-    def read(one: Json) -> Any:
+    def read(one: Json) -> AllocatedClaim:
         return read_claim(one, ref(one), driver=DRIVER, node=NODE)
 
     made = plan(
