@@ -52,17 +52,8 @@ def library(tmp_path: Path, built_library: bytes) -> Path:
 def build_hook(folder: Path, *flags: str) -> Path:
     """The hook with other flags than the image's build has."""
     program = folder / "hami-region-hook"
-    command = [
-        "gcc",
-        "-std=c11",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        *flags,
-        "-o",
-        str(program),
-        *map(str, NATIVE.glob("*.c")),
-    ]
+    options = ("-std=c11", "-Wall", "-Wextra", "-Werror", *flags)
+    command = ["gcc", *options, "-o", str(program), *map(str, NATIVE.glob("*.c"))]
     subprocess.run(command, check=True, timeout=120)
     return program
 
