@@ -6,7 +6,6 @@ Blocking: the claims of a call are read by several threads.
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
@@ -45,7 +44,7 @@ class PodGuess:
     """
 
     def __init__(self) -> None:
-        self._names: deque[str] = deque(maxlen=_NAMES)
+        self._names: tuple[str, ...] = ()  # replaced, never changed: others walk through it meanwhile
 
     def pod_of(self, claim: str) -> str | None:
         """The name that the pod may have; None if that of the claim was not generated."""
@@ -61,7 +60,7 @@ class PodGuess:
         """Remember the name of a claim in its pod."""
         name = (claim.get("metadata", {}).get("annotations") or {}).get(POD_CLAIM_NAME)
         if isinstance(name, str) and name and name not in self._names:
-            self._names.append(name)
+            self._names = (*self._names, name)[-_NAMES:]
 
 
 class ClaimReader:

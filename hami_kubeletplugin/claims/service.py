@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
@@ -64,6 +65,7 @@ class Claims:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
         self._locks, self._guess, self._closing = ClaimLocks(), PodGuess(), threading.Event()
+        self._overtaken, self._arriving = WeakValueDictionary[str, threading.Event](), threading.Lock()
         self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
         self._unpreparing = ThreadPoolExecutor(_UNPREPARING, thread_name_prefix="unprepare")
 
@@ -80,11 +82,22 @@ class Claims:
             closing=self._closing,
         )
         deadline = now + self._timeout
-        return self._each(refs, lambda ref: self._prepare(ref, reader, asked, deadline), self._preparing, deadline)
+        with self._arriving:
+            overtaken = {uid: self._overtaken.setdefault(uid, threading.Event()) for uid in asked}
+
+        def work(ref: ClaimRef) -> tuple[PreparedDevice, ...]:
+            return self._prepare(ref, reader, asked, deadline, overtaken[ref.uid])
+
+        return self._each(refs, work, self._preparing, deadline)
 
     def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
         """Unprepare claims; see `ClaimService.unprepare`."""
         deadline = time.monotonic() + self._timeout
+        # A prepare that still waits for a thread may get it after us. The kubelet has hung up on it, or it would not unprepare.
+        with self._arriving:
+            for ref in refs:
+                if (earlier := self._overtaken.pop(ref.uid, None)) is not None:
+                    earlier.set()
         return self._each(refs, lambda ref: self._unprepare(ref, deadline), self._unpreparing, deadline)
 
     def restore(self, uid: str) -> bool:
@@ -113,10 +126,12 @@ class Claims:
             workers.shutdown(wait=True, cancel_futures=True)
 
     def _prepare(
-        self, ref: ClaimRef, reader: ClaimReader, asked: Container[str], deadline: float
+        self, ref: ClaimRef, reader: ClaimReader, asked: Container[str], deadline: float, overtaken: threading.Event
     ) -> tuple[PreparedDevice, ...]:
         started = time.perf_counter()
         with self._locks.hold(checked_uid(ref.uid), deadline=deadline):
+            if overtaken.is_set():
+                raise ClaimError(f"{ref}: unprepared before its turn came; it is prepared when it is asked for again")
             prepared, neighbours = self._plan_and_put(ref, reader, deadline)
         for other in neighbours:
             # The kubelet doesn't ask again for a claim that it holds for prepared, but that may have been planned when no

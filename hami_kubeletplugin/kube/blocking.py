@@ -30,6 +30,8 @@ from hami_kubeletplugin.kube.config import Access
 
 _KEPT: Final = 24
 """Idle connections; more are made if more threads ask, and closed afterwards."""
+_CONNECT: Final = 2.0
+"""Seconds for one attempt to connect: a thread in one can't be woken, and the daemon has to end. Who wants to asks again."""
 _LARGEST: Final = 16 * 1024 * 1024
 """Bytes of an answer that are read; an object in etcd has at most 1.5 MB."""
 
@@ -110,12 +112,12 @@ class BlockingClient:
     def _exchange(self, call: Call, sent: _Sent, deadline: float) -> _Answer:
         """The answer. A kept connection may have been closed meanwhile: then, and then only, the request is sent once more."""
         try:
-            return self._read(sent)
+            return self._read(sent, deadline)
         except (OSError, http.client.HTTPException) as error:
             if not sent.reused or isinstance(error, TimeoutError):
                 raise self._unavailable(call, error) from error
         try:
-            return self._read(self._send(call, deadline, fresh=True))
+            return self._read(self._send(call, deadline, fresh=True), deadline)
         except (OSError, http.client.HTTPException) as error:
             raise self._unavailable(call, error) from error
 
@@ -125,16 +127,21 @@ class BlockingClient:
             return _Sent(connection, reused, ApiUnavailable(f"{call} failed: the daemon stops"))
         target = f"{self._prefix}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
         try:
+            if connection.sock is None:
+                connection.connect()
+            connection.sock.settimeout(_left(deadline))
             connection.request(METHODS[call.verb], target, headers=self._headers(call))
         except (ApiUnavailable, OSError, http.client.HTTPException) as error:
             return _Sent(connection, reused, error)
         return _Sent(connection, reused, None)
 
-    def _read(self, sent: _Sent) -> _Answer:
+    def _read(self, sent: _Sent, deadline: float) -> _Answer:
         good = False
         try:
             if sent.error is not None:
                 raise sent.error
+            # Others of the same call were read before, and may have taken all the time.
+            sent.connection.sock.settimeout(_left(deadline))
             response = sent.connection.getresponse()
             text = response.read(_LARGEST)
             good = response.isclosed() and not response.will_close
@@ -144,7 +151,7 @@ class BlockingClient:
 
     def _connection(self, deadline: float, *, fresh: bool) -> tuple[http.client.HTTPConnection, bool]:
         """One for a request, and whether it was used before."""
-        seconds = max(deadline - time.monotonic(), 0.001)
+        seconds = min(_left(deadline), _CONNECT)
         while not fresh:
             with self._lock:
                 since, kept = self._idle.pop() if self._idle else (0.0, None)
@@ -152,7 +159,6 @@ class BlockingClient:
                     break
                 self._busy.add(kept)
             if kept.sock is not None and time.monotonic() - since < KEEP_ALIVE:
-                kept.sock.settimeout(seconds)
                 return kept, True
             self._give_back(kept, good=False)
         made = (
@@ -189,6 +195,11 @@ class BlockingClient:
     def _unavailable(self, call: Call, error: Exception) -> ApiUnavailable:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return ApiUnavailable(f"{call} failed: API server {self._access.server} can't be reached: {reason}")
+
+
+def _left(deadline: float) -> float:
+    """Seconds; 0 would mean not to wait at all, which sockets tell in other words."""
+    return max(deadline - time.monotonic(), 0.001)
 
 
 class _Https(http.client.HTTPSConnection):

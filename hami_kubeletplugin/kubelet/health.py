@@ -92,8 +92,9 @@ class HealthService:
                 yield report(
                     (DeviceHealth(pool, device, HealthStatus.HEALTHY) for pool, device in devices), time.time()
                 )
+                woken = self._published.woken
                 if context.is_active() and not self._closing:
-                    self._published.wait(devices, self._interval)
+                    self._published.wait(devices, self._interval, woken=woken)
         finally:
             self._free.release()
 

@@ -29,8 +29,20 @@ class Observable(Generic[T]):
             self._woken += 1
             self._condition.notify_all()
 
-    def wait(self, since: T, timeout: float) -> None:
-        """Return when the value is another one than `since`, when woken, or after `timeout` seconds."""
+    @property
+    def woken(self) -> int:
+        """How often all waits were ended so far."""
+        return self._woken
+
+    def wait(self, since: T, timeout: float, *, woken: int | None = None) -> None:
+        """Return when the value is another one than `since`, when woken, or after `timeout` seconds.
+
+        Args:
+            since: As the caller knows it.
+            timeout: Seconds.
+            woken: As it was before the caller looked at what it is woken for; a wake between that and this call counts then.
+        """
         with self._condition:
-            woken = self._woken
+            if woken is None:
+                woken = self._woken
             self._condition.wait_for(lambda: self._value != since or self._woken != woken, timeout)

@@ -68,8 +68,9 @@ async def test_one_claim_is_never_worked_on_twice_at_once(
     await until_asked(node, one, 4)
     assert not taking_away.done()
     held.go_on.set()
-    for call in calls:
-        assert devices((await call)[0])
+    assert devices((await calls[0])[0])
+    for call in calls[1:]:
+        assert "unprepared before its turn came" in refusal((await call)[0])
     assert held.most == 1
     assert await taking_away == [None]
     assert node.snapshot() == {}
@@ -162,6 +163,27 @@ async def test_unprepares_never_wait_for_the_api_server(node: Node) -> None:
     assert await node.unprepare(prepared) == [None]
     node.api.hold.set()
     assert all(devices(answer) for answer in await call)
+
+
+async def test_an_unprepare_is_not_undone_by_a_prepare_that_came_before_it(node: Node) -> None:
+    """One that had to wait for a thread, and on which the kubelet has hung up: the claim would stay until it is found stale."""
+    pairs = [simple(i, i % 4) for i in range(WORKERS + 1)]
+    for obj, its_pod in pairs:
+        node.api.put(obj, its_pod)
+    *busy, late = (obj for obj, _ in pairs)
+    node.api.hold = threading.Event()
+    calls = [asyncio.create_task(node.prepare(*busy))]
+    await until(lambda: sum(node.claims._locks.waiting(obj["metadata"]["uid"]) for obj in busy) == WORKERS)
+    calls.append(asyncio.create_task(node.prepare(late)))
+    await until(lambda: node.claims._preparing._work_queue.qsize() == 1)
+    assert await node.unprepare(late) == [None]
+    node.api.hold.set()
+    assert all(devices(answer) for answer in await calls[0])
+    assert "unprepared before its turn came" in refusal((await calls[1])[0])
+    assert late["metadata"]["uid"] not in node.records.uids()
+    assert devices((await node.prepare(late))[0])
+    await settled()
+    assert not node.claims._overtaken
 
 
 async def test_more_claims_than_threads(node: Node) -> None:

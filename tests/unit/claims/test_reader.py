@@ -191,3 +191,25 @@ def test_what_is_learned_is_bounded() -> None:
         guess.learn({"metadata": {"annotations": {POD_CLAIM_NAME: f"name-{number}"}}})
     assert guess.pod_of("p-name-999-x2x4z") == "p"
     assert guess.pod_of("p-name-0-x2x4z") == "p-name"
+
+
+def test_names_are_learned_while_others_guess() -> None:
+    """By other threads: a guess in the middle must not become a claim's error."""
+    guess = PodGuess()
+    for number in range(3):
+        guess.learn({"metadata": {"annotations": {POD_CLAIM_NAME: f"name{number}"}}})
+
+    class Claim(str):
+        """Is looked at while another thread learns."""
+
+        __slots__ = ()
+
+        def rpartition(self, separator: str) -> tuple[str, str, str]:  # type: ignore[override]
+            base, dash, suffix = super().rpartition(separator)
+            return Claim(base), dash, suffix
+
+        def endswith(self, *_: object) -> bool:
+            guess.learn({"metadata": {"annotations": {POD_CLAIM_NAME: "new"}}})
+            return False
+
+    assert guess.pod_of(Claim("pod-gpu-abcde")) == "pod"

@@ -1,5 +1,6 @@
 """The client of threads: kept connections, deadlines, tokens that change, several requests at once."""
 
+import contextlib
 import json
 import socket
 import ssl
@@ -263,3 +264,40 @@ def test_a_server_without_the_api_says_so(server: Server) -> None:
     assert isinstance(error, ApiError)
     assert "404" in str(error)
     client.close()
+
+
+def test_several_requests_share_one_deadline(server: Server, client: BlockingClient) -> None:
+    """Of a server that answers none of them, the last is not waited for after the first has taken all the time."""
+    go_on = threading.Event()
+    server.answer = lambda _: (200, {"late": go_on.wait(20)})
+    begin = time.monotonic()
+    answers = get(client, *[POD] * 4, within=0.5)
+    assert time.monotonic() - begin < 1
+    go_on.set()
+    assert ["no answer in time" in str(answer) for answer in answers] == [True] * 4
+
+
+def test_a_host_that_takes_no_connection_is_given_up_soon() -> None:
+    """A thread that connects can't be woken: it must not keep the daemon from ending. So it tries again, in short attempts."""
+    with socket.socket() as full, contextlib.ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        client = BlockingClient(Access(f"http://127.0.0.1:{full.getsockname()[1]}"))
+        begin = time.monotonic()
+        assert "no answer in time" in str(get(client, within=20))
+        assert time.monotonic() - begin < 5
+
+
+def test_a_host_that_never_shakes_hands_is_given_up_soon() -> None:
+    """As before, with TLS: a load balancer in front of a server that is gone."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(5)
+        client = BlockingClient(Access(f"https://127.0.0.1:{mute.getsockname()[1]}", ssl.create_default_context()))
+        begin = time.monotonic()
+        assert "no answer in time" in str(get(client, within=20))
+        assert time.monotonic() - begin < 5

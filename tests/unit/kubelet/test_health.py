@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -11,8 +13,16 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, call, connect
-from hami_kubeletplugin.kubelet.health import MAX_STREAMS, DeviceHealth, HealthStatus, Published, report
+from hami_kubeletplugin.kubelet.health import (
+    MAX_STREAMS,
+    DeviceHealth,
+    HealthService,
+    HealthStatus,
+    Published,
+    report,
+)
 from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2
+from hami_kubeletplugin.observe.observable import Observable
 from tests.unit.kubelet.fakes import Serve, ref
 
 
@@ -156,3 +166,20 @@ async def test_the_standard_health_service_says_serving(serve: Serve, settings: 
                 within=5,
             )
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_stop_between_a_look_and_the_wait_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream whose thread is switched away at the wrong moment must not hold up the end of the daemon."""
+    published: Published = Observable(())
+    service = HealthService(published, interval=20.0)
+    wait = published.wait
+
+    def late(*args: Any, **named: Any) -> None:
+        service.close()
+        wait(*args, **named)
+
+    monkeypatch.setattr(published, "wait", late)
+    context = Mock(is_active=lambda: True, add_callback=lambda _: True)
+    begin = time.monotonic()
+    assert len([*service._watch(dra_health_v1_pb2.NodeWatchResourcesRequest(), context)]) == 1
+    assert time.monotonic() - begin < 5

@@ -42,3 +42,11 @@ def test_waking_ends_waits_without_a_change() -> None:
     assert not thread.is_alive()
     value.wait(1, 0.01)
     assert value.get() == 1
+
+
+def test_a_wake_between_a_look_and_the_wait_is_not_missed() -> None:
+    """Who says how often it had been woken when it looked does not wait for what it did not see."""
+    value = Observable(1)
+    woken = value.woken
+    value.wake()
+    value.wait(1, 60, woken=woken)
