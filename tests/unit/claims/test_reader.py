@@ -204,7 +204,7 @@ def test_names_are_learned_while_others_guess() -> None:
 
         __slots__ = ()
 
-        def rpartition(self, separator: str) -> tuple[str, str, str]:  # type: ignore[override]
+        def rpartition(self, separator: str) -> tuple[str, str, str]:
             base, dash, suffix = super().rpartition(separator)
             return Claim(base), dash, suffix
 
