@@ -184,9 +184,12 @@ class BlockingClient:
         file = self._access.token_file
         if file is not None and time.monotonic() - self._token_read >= TOKEN_LIFETIME:
             try:
-                self._token = file.read_text().strip()
+                token = file.read_text().strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise ApiUnavailable(f"{call} failed: the token file {file} can't be read: {error}") from error
+            if not (token.isascii() and token.isprintable()):
+                raise ApiUnavailable(f"{call} failed: the token file {file} holds something else than a token")
+            self._token = token
             self._token_read = time.monotonic()
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"

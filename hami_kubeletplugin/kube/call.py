@@ -103,7 +103,7 @@ def error_of(call: Call, status: int, headers: Mapping[str, str], text: bytes) -
     try:
         answer = json.loads(text)
         reason, details = str(answer["message"]), answer.get("details") or {}
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         reason, details = text.decode(errors="replace").strip()[:200] or "no reason given", {}
     message = f"{call} failed: {reason} ({status})"
     if status == HTTPStatus.NOT_FOUND and not details.get("name"):

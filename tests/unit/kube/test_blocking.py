@@ -301,3 +301,21 @@ def test_a_host_that_never_shakes_hands_is_given_up_soon() -> None:
         begin = time.monotonic()
         assert "no answer in time" in str(get(client, within=20))
         assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("token", ["a\nb", "tok\u20ac"])
+def test_a_token_that_no_header_can_hold_is_an_error_that_says_so(server: Server, tmp_path: Path, token: str) -> None:
+    """And no connection is left behind."""
+    file = tmp_path / "token"
+    file.write_text(token)
+    client = BlockingClient(Access(server.url, token_file=file))
+    for answer in get(client, POD, POD):
+        assert isinstance(answer, ApiUnavailable)
+        assert f"{file} holds something else than a token" in str(answer)
+    assert not client._busy
+
+
+def test_an_error_nested_beyond_what_python_reads_is_an_error(server: Server, client: BlockingClient) -> None:
+    """From something else than the API server."""
+    server.answer = lambda _: (502, b"[" * 200_000)
+    assert isinstance(get(client), ApiUnavailable)
