@@ -11,7 +11,7 @@ import contextlib
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
@@ -139,6 +139,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         try:
             metrics = _metrics(settings.metrics_address, host, publisher, in_force)
             async with metrics, asyncio.TaskGroup() as tasks:
+                tasks.create_task(_until_stop(edits.close), name="edits")
                 tasks.create_task(hardware.run(), name="hardware")
                 tasks.create_task(publisher.run(), name="publisher")
                 tasks.create_task(server.run(), name="kubelet")
@@ -150,9 +151,16 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             raise group.exceptions[0] from None
         finally:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
-            edits.close()
             claim_api.close()
             await asyncio.to_thread(claims.close)
+
+
+async def _until_stop(close: Callable[[], None]) -> None:
+    """Call `close` as soon as the daemon stops, before calls in flight have ended: they may be waiting for just that."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        close()
 
 
 @contextlib.asynccontextmanager

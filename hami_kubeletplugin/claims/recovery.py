@@ -118,7 +118,7 @@ class Recovery:
         self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
         self._late.keep({ref.uid for ref in known}.__contains__)
         for ref in stale:
-            if now - self._stale_since[ref.uid] >= self._grace:
+            if now - self._stale_since[ref.uid] >= self._grace and await self._is_still_stale(ref):
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
                 await asyncio.to_thread(self._claims.unprepare, [ref])
 
@@ -161,6 +161,13 @@ class Recovery:
         if ours and prepared is not None:
             await self._see_late_pods(prepared, claim)
         return ours
+
+    async def _is_still_stale(self, ref: ClaimRef) -> bool:
+        """Asked once more: it may have been allocated and prepared anew since."""
+        try:
+            return not await self._is_ours(ref, None)
+        except ApiUnavailable:
+            return False
 
     async def _see_late_pods(self, prepared: Prepared, claim: Mapping[str, Any]) -> None:
         """The kubelet gives a claim that it holds for prepared to further pods without a call to us.

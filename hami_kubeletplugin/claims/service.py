@@ -28,8 +28,9 @@ T = TypeVar("T")
 
 WORKERS: Final = 64
 """Claims that are prepared at the same time; more wait their turn. Some that wait for the API server must not stop all others."""
-_UNPREPARING: Final = 16
-"""Claims that are unprepared at the same time, in threads of their own: what waits for the API server never holds them up."""
+_UNPREPARING: Final = 256
+"""Claims that are unprepared at the same time, in threads of their own: what waits for the API server doesn't hold them up. One
+whose own prepare does waits for that one; so many pods are hardly deleted while they start."""
 _PATIENCE: Final = 0.8
 """Part of a call's time in which the API server is asked again if it is away."""
 

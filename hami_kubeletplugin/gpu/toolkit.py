@@ -117,7 +117,7 @@ class ToolkitDriverEdits:
             if isinstance(self._last, _Result):
                 return self._kept(self._last, uuids)
             if self._last is not None and not isinstance(self._last, ToolkitRefused):
-                raise self._last
+                raise self._last.with_traceback(None)  # one error for many threads: it must not grow
             # One broken GPU makes the toolkit fail for all of them; those asked for may be fine.
             return self._kept(self._generate(sorted(uuids)).with_gpus_of(self._result), uuids)
         finally:

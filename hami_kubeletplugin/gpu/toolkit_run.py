@@ -128,8 +128,8 @@ def _read(process: "subprocess.Popen[bytes]", deadline: float) -> tuple[bytes, b
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """End the process and those that it started, and close our ends of its pipes."""
+    _kill(process)  # the group: what it started may go on after it
     if process.poll() is None:
-        _kill(process)
         # One in uninterruptible sleep ends with the call into the driver.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_TIMEOUT)

@@ -52,7 +52,8 @@ class HardwareWatch:
         """
         self._looked.wait(max(deadline - time.monotonic(), 0))
         if self._inventory is None:
-            raise self._failure or DriverMissing("the GPUs of this node are not known yet")
+            failure = self._failure or DriverMissing("the GPUs of this node are not known yet")
+            raise failure.with_traceback(None)  # one error for many threads: it must not grow
         return self._inventory
 
     async def run(self) -> None:

@@ -103,7 +103,7 @@ class BlockingClient:
                 # The token may have been replaced since we read it.
                 self._token_read = float("-inf")
                 status, headers, text = self._exchange(call, self._send(call, deadline), deadline)
-            if status >= HTTPStatus.BAD_REQUEST:
+            if status >= HTTPStatus.MULTIPLE_CHOICES:
                 return error_of(call, status, headers, text)
             return object_of(call, text)
         except ApiError as error:
@@ -144,6 +144,8 @@ class BlockingClient:
             sent.connection.sock.settimeout(_left(deadline))
             response = sent.connection.getresponse()
             text = response.read(_LARGEST)
+            if response.length:
+                raise http.client.IncompleteRead(text, response.length)
             good = response.isclosed() and not response.will_close
             return response.status, dict(response.headers), text
         finally:

@@ -17,9 +17,9 @@ from hami_kubeletplugin.kubelet.sockets import SocketFile
 
 MAX_CALLS: Final = 1000
 """At the same time; more than a node has pods. The kubelet tries again what is refused."""
-THREADS: Final = 128 + MAX_STREAMS
-"""Calls that are answered at the same time, each waiting in a thread for its claims: a call for each pod of a full node. More
-have to wait. Streams of health never take those of calls, and a thread is only made when all others are busy."""
+THREADS: Final = 512 + MAX_STREAMS
+"""Calls that are answered at the same time, each waiting in a thread for its claims: two calls for each pod of the fullest node.
+More have to wait. Streams of health never take those of calls, and a thread is only made when all others are busy."""
 _CANCELLING: Final = 2.0
 """Seconds until calls that were cancelled have ended."""
 
