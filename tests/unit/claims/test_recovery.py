@@ -147,6 +147,25 @@ async def test_the_grace_starts_again_when_a_claim_was_seen_in_use(node: Node) -
     assert node.snapshot() == {}
 
 
+async def test_a_claim_prepared_anew_during_a_clean_up_stays(node: Node) -> None:
+    """It was free when the clean-up looked at it, and is allocated and prepared here again before its turn to go comes."""
+    node.grace = 0
+    claims = await prepared(node, "a", "b")
+    first, second = sorted(claims, key=lambda c: c["metadata"]["uid"])
+    saved = node.api.claims.pop(("default", first["metadata"]["name"]))
+    get_claim = node.recovery_api.get_claim
+
+    async def prepares(namespace: str, name: str) -> Json:
+        if name == second["metadata"]["name"]:
+            node.api.put(saved)
+            devices((await node.prepare(saved))[0])
+        return dict(await get_claim(namespace, name))
+
+    node.recovery_api.get_claim = prepares  # type: ignore[method-assign]
+    await node.recovery().clean_up()
+    assert sorted(node.records.uids()) == uids(*claims)
+
+
 async def test_an_api_server_that_is_away_makes_nothing_stale(node: Node) -> None:
     """In doubt a claim is in use; one question is enough to know that it is away, and one line in the log."""
     await prepared(node, "a", "b", "c")
