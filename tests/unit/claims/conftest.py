@@ -10,7 +10,8 @@ import pytest
 import structlog
 
 from hami_kubeletplugin.hamicore.shipped import Shipped
-from tests.unit.claims.node import Api, Json, Node, simple
+from tests.unit.claims.node import Api, Node
+from tests.unit.claims.objects import Json, simple
 
 
 @pytest.fixture(autouse=True, scope="module")

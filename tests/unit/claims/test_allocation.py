@@ -9,7 +9,7 @@ from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError, ConfigError
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, PodRef, has_devices_of, read_claim
-from tests.unit.claims.node import NODE, Json, claim, config, ref, result
+from tests.unit.claims.objects import NODE, Json, claim, config, ref, result
 
 
 def read(obj: Json, asked: ClaimRef | None = None) -> AllocatedClaim:

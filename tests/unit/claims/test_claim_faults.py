@@ -16,19 +16,8 @@ from hami_kubeletplugin.api.errors import HamiError, RecordDamaged
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
 from tests.unit.claims.file_faults import ERRORS, Died, error, faults
-from tests.unit.claims.node import (
-    GPUS,
-    UUID,
-    Answer,
-    Json,
-    Node,
-    claim,
-    container,
-    devices,
-    pod,
-    refusal,
-    result,
-)
+from tests.unit.claims.node import Answer, Node, devices, refusal
+from tests.unit.claims.objects import GPUS, UUID, Json, claim, container, pod, result
 
 POD = pod("p", container("x", "c/a"), container("y", "c/b"))
 BEFORE = claim("c", [result(0, "1Gi", "10", request="a"), result(1, "2Gi", "20", request="b")])

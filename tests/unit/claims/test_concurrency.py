@@ -11,7 +11,8 @@ from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.service import WORKERS
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
-from tests.unit.claims.node import Json, Node, devices, refusal, simple
+from tests.unit.claims.node import Node, devices, refusal
+from tests.unit.claims.objects import Json, simple
 from tests.waiting import settled, until
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from hami_kubeletplugin.api.errors import RecordDamaged
 from tests.unit.claims.file_faults import faults
-from tests.unit.claims.node import UUID, Json, Node, claim, devices, gpu, inventory, refusal, result, simple
+from tests.unit.claims.node import Node, devices, refusal
+from tests.unit.claims.objects import UUID, Json, claim, gpu, inventory, result, simple
 
 
 async def test_the_answer_is_the_same_and_nothing_is_written_again(node: Node, one: Json) -> None:

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import read_claim
-from tests.unit.claims.node import Json, Node, claim, container, devices, pod, ref, refusal, result, simple
+from tests.unit.claims.node import Node, devices, refusal
+from tests.unit.claims.objects import Json, claim, container, pod, ref, result, simple
 from tests.waiting import until
 
 

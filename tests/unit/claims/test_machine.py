@@ -32,7 +32,8 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import check, inject, kubelet_ids
 from tests.unit.claims.file_faults import Died, error, faults
-from tests.unit.claims.node import GPUS, KIND, Answer, Json, Node, claim, container, pod, result
+from tests.unit.claims.node import KIND, Answer, Node
+from tests.unit.claims.objects import GPUS, Json, claim, container, pod, result
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,20 +13,7 @@ from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.storage import stored
-from tests.unit.claims.node import (
-    GPUS,
-    NODE,
-    UUID,
-    Json,
-    claim,
-    config,
-    container,
-    gpu,
-    inventory,
-    pod,
-    ref,
-    result,
-)
+from tests.unit.claims.objects import GPUS, NODE, UUID, Json, claim, config, container, gpu, inventory, pod, ref, result
 
 
 def planned(obj: Json, pods: Sequence[Json], *beside: Json, gpus: Inventory = GPUS) -> Prepared:

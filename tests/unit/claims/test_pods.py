@@ -3,7 +3,7 @@
 import pytest
 
 from hami_kubeletplugin.claims.pods import Container, Kind, read_pod
-from tests.unit.claims.node import Json, container, pod
+from tests.unit.claims.objects import Json, container, pod
 
 
 def uses(obj: Json) -> dict[str, tuple[tuple[str, str | None], ...]]:

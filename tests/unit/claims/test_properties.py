@@ -27,22 +27,8 @@ from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.host import Installed, Renewal
 from hami_kubeletplugin.hamicore.region import LAYOUTS
 from tests.unit.claims.cdi_runtime import check, inject, kubelet_ids
-from tests.unit.claims.node import (
-    KIND,
-    NODE,
-    Api,
-    Json,
-    claim,
-    config,
-    container,
-    driver_edits,
-    enforcing,
-    gpu,
-    inventory,
-    pod,
-    ref,
-    result,
-)
+from tests.unit.claims.node import KIND, Api, driver_edits, enforcing
+from tests.unit.claims.objects import NODE, Json, claim, config, container, gpu, inventory, pod, ref, result
 
 HAMI = Path("/usr/local/vgpu")
 INSTALLED = Installed(

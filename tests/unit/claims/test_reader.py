@@ -12,7 +12,8 @@ from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.pods import Pod
 from hami_kubeletplugin.claims.reader import POD_CLAIM_NAME, ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.kube.claim_api import Wanted
-from tests.unit.claims.node import NAMESPACE, NODE, Api, Json, claim, container, pod, ref, result
+from tests.unit.claims.node import Api
+from tests.unit.claims.objects import NAMESPACE, NODE, Json, claim, container, pod, ref, result
 
 
 def reader(api: ClaimApi, guess: PodGuess | None = None, closing: threading.Event | None = None) -> ClaimReader:

@@ -20,7 +20,8 @@ from hami_kubeletplugin.claims.allocation import PodRef
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.claims.record_schema import dump, upgraded
 from hami_kubeletplugin.claims.records import Records, claim_of, decode, encode
-from tests.unit.claims.node import Node, claim, container, pod, result
+from tests.unit.claims.node import Node
+from tests.unit.claims.objects import claim, container, pod, result
 
 GOLDEN = Path(__file__).parent / "golden"
 """Records as released versions wrote them. They are never edited: a new version of the record gets a folder of its own."""

@@ -9,7 +9,8 @@ import pytest
 
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import Seen, inject, region_limits
-from tests.unit.claims.node import GPUS, UUID, Api, Json, Node, claim, container, devices, pod, result, uid_of
+from tests.unit.claims.node import Api, Node, devices
+from tests.unit.claims.objects import GPUS, UUID, Json, claim, container, pod, result, uid_of
 
 SANDBOX = "io.kubernetes.cri.sandbox-uid"
 

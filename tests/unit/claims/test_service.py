@@ -16,21 +16,8 @@ from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.claim_api import ClaimClient, Wanted
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from tests.unit.claims.node import (
-    UUID,
-    Json,
-    Node,
-    claim,
-    config,
-    container,
-    devices,
-    driver_edits,
-    pod,
-    refusal,
-    result,
-    simple,
-    uid_of,
-)
+from tests.unit.claims.node import Node, devices, driver_edits, refusal
+from tests.unit.claims.objects import UUID, Json, claim, config, container, pod, result, simple, uid_of
 from tests.waiting import until
 
 

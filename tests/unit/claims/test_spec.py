@@ -23,17 +23,15 @@ from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.host import Installed, Renewal
 from hami_kubeletplugin.hamicore.region import LAYOUTS
 from tests.unit.claims.cdi_runtime import check, inject, region_limits
-from tests.unit.claims.node import (
+from tests.unit.claims.node import KIND, driver_edits, enforcing
+from tests.unit.claims.objects import (
     GPUS,
-    KIND,
     NODE,
     UUID,
     Json,
     claim,
     config,
     container,
-    driver_edits,
-    enforcing,
     gpu,
     inventory,
     pod,

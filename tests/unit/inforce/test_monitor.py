@@ -20,8 +20,8 @@ from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.running import Loaded, loaded_now
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from tests.unit.claims.node import GPUS as INVENTORY
-from tests.unit.claims.node import NODE, Json, claim, container, pod, ref, result, uid_of
+from tests.unit.claims.objects import GPUS as INVENTORY
+from tests.unit.claims.objects import NODE, Json, claim, container, pod, ref, result, uid_of
 from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree
 from tests.waiting import until
 
