@@ -1,7 +1,7 @@
 """GETs for threads: kept connections of the standard library, a deadline on each call, several requests at once.
 
 A prepare waits for nothing but the API server and the disk, and does so in a thread of its own; asyncio, with a hop to a thread
-for each file, costs two to three times that (docs/performance.md). What watches and publishes all day uses `client`.
+for each file, costs a third more (docs/performance.md). What watches and publishes all day uses `client`.
 """
 
 import contextlib
