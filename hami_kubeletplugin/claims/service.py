@@ -1,6 +1,6 @@
 """NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC. Blocking: called in threads.
 
-The way of a prepare, from the socket to the files, is plain code in one thread: asyncio costs two to three times that.
+The way of a prepare, from the socket to the files, is plain code in one thread: asyncio costs a third more.
 """
 
 import threading
