@@ -123,9 +123,13 @@ class ClaimReader:
         # phase: its containers are fixed, and its claims were named before the scheduler could look at it. The phase matters
         # only beside other pods.
         if len(consumers) == 1:
-            found = [one for one in self._get([_wanted("cached pod", consumers[0])]) if _is_bound(one, consumers[0])]
+            found = [
+                one
+                for one in self._get([Wanted("cached pod", consumers[0].namespace, consumers[0].name)])
+                if _is_bound(one, consumers[0])
+            ]
         if not found:
-            found = self._get([_wanted("pod", consumer) for consumer in consumers])
+            found = self._get([Wanted("pod", pod.namespace, pod.name) for pod in consumers])
         pods = []
         for consumer, answer in zip(consumers, found, strict=True):
             if isinstance(answer, ApiNotFound):
@@ -222,10 +226,6 @@ class ClaimReader:
             if isinstance(answer, ApiError):
                 del self._answers[one]
         future.set_result(answer)
-
-
-def _wanted(kind: str, pod: PodRef) -> Wanted:
-    return Wanted("cached pod" if kind == "cached pod" else "pod", pod.namespace, pod.name)
 
 
 def _is_bound(found: Json | ApiError, pod: PodRef) -> bool:

@@ -9,6 +9,7 @@ claim_api         what a prepare asks for: claims and pods, several at once; for
 resource_api      what both programs ask for: claims, pods, nodes, slices, events
 client            HTTP to the API server over aiohttp, watches too; for the event loop
 blocking          the same with kept connections of the standard library, for threads
+token             what each request carries, read again when its file changes
 call              a request, and what its answer means: an object or an error (pure)
 config            how to reach it, and as whom: kubeconfig or service account
 nesting           JSON that is nested more deeply than Python's decoder goes (pure)

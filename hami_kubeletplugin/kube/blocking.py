@@ -19,7 +19,6 @@ from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
 from hami_kubeletplugin.kube.call import (
     KEEP_ALIVE,
     METHODS,
-    TOKEN_LIFETIME,
     USER_AGENT,
     Call,
     Object,
@@ -27,6 +26,7 @@ from hami_kubeletplugin.kube.call import (
     object_of,
 )
 from hami_kubeletplugin.kube.config import Access
+from hami_kubeletplugin.kube.token import BearerToken
 
 _KEPT: Final = 24
 """Idle connections; more are made if more threads ask, and closed afterwards."""
@@ -68,7 +68,7 @@ class BlockingClient:
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
         self._busy: set[http.client.HTTPConnection] = set()
         self._closed = False
-        self._token, self._token_read = access.token, float("-inf")
+        self._token = BearerToken(access)
 
     def get(self, calls: Sequence[Call], *, deadline: float) -> list[Object | ApiError]:
         """Send all requests, then read all answers: together they take as long as the slowest.
@@ -99,9 +99,7 @@ class BlockingClient:
     def _answer(self, call: Call, sent: _Sent, deadline: float) -> Object | ApiError:
         try:
             status, headers, text = self._exchange(call, sent, deadline)
-            if status == HTTPStatus.UNAUTHORIZED and self._access.token_file is not None:
-                # The token may have been replaced since we read it.
-                self._token_read = float("-inf")
+            if status == HTTPStatus.UNAUTHORIZED and self._token.refused():
                 status, headers, text = self._exchange(call, self._send(call, deadline), deadline)
             if status >= HTTPStatus.MULTIPLE_CHOICES:
                 return error_of(call, status, headers, text)
@@ -183,18 +181,10 @@ class BlockingClient:
 
     def _headers(self, call: Call) -> dict[str, str]:
         headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-        file = self._access.token_file
-        if file is not None and time.monotonic() - self._token_read >= TOKEN_LIFETIME:
-            try:
-                token = file.read_text().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ApiUnavailable(f"{call} failed: the token file {file} can't be read: {error}") from error
-            if not (token.isascii() and token.isprintable()):
-                raise ApiUnavailable(f"{call} failed: the token file {file} holds something else than a token")
-            self._token = token
-            self._token_read = time.monotonic()
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        if self._token.is_due:
+            self._token.read(call)
+        if self._token.value:
+            headers["Authorization"] = f"Bearer {self._token.value}"
         return headers
 
     def _unavailable(self, call: Call, error: Exception) -> ApiUnavailable:

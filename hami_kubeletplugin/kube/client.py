@@ -6,7 +6,6 @@ Which paths exist is said in `resource_api`.
 
 import asyncio
 import json
-import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
@@ -19,7 +18,6 @@ from hami_kubeletplugin.api.errors import ApiUnavailable
 from hami_kubeletplugin.kube.call import (
     KEEP_ALIVE,
     METHODS,
-    TOKEN_LIFETIME,
     USER_AGENT,
     Call,
     Object,
@@ -27,6 +25,7 @@ from hami_kubeletplugin.kube.call import (
     object_of,
 )
 from hami_kubeletplugin.kube.config import Access
+from hami_kubeletplugin.kube.token import BearerToken
 
 _CONNECTIONS: Final = 24
 """16 claims at a time, and the watch and the publisher beside them."""
@@ -55,7 +54,7 @@ class Client:
     def __init__(self, access: Access, timeout: float = 10.0) -> None:
         self._access = access
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._token, self._token_read = access.token, float("-inf")
+        self._token = BearerToken(access)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -80,9 +79,7 @@ class Client:
             ApiError: Of the kind that fits; the message has the verb, the resource, the name and the server's reason.
         """
         status, headers, text = await self._exchange(call, body)
-        if status == HTTPStatus.UNAUTHORIZED and self._access.token_file is not None:
-            # The token may have been replaced since we read it.
-            self._token_read = float("-inf")
+        if status == HTTPStatus.UNAUTHORIZED and self._token.refused():
             status, headers, text = await self._exchange(call, body)
         if status >= HTTPStatus.BAD_REQUEST:
             raise error_of(call, status, headers, text)
@@ -123,9 +120,10 @@ class Client:
         if self._session is None:
             raise RuntimeError("Client is used outside of `async with`")
         headers = {} if body is None else {"Content-Type": call.content_type}
-        token = await self._bearer(call)
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
+        if self._token.is_due:
+            await asyncio.to_thread(self._token.read, call)
+        if self._token.value:
+            headers["Authorization"] = f"Bearer {self._token.value}"
         return await self._session.request(
             METHODS[call.verb],
             URL(f"{self._access.server}{call.path}", encoded=True),
@@ -136,16 +134,6 @@ class Client:
             server_hostname=self._access.tls_server_name,
             allow_redirects=False,
         )
-
-    async def _bearer(self, call: Call) -> str | None:
-        file = self._access.token_file
-        if file is not None and time.monotonic() - self._token_read >= TOKEN_LIFETIME:
-            try:
-                self._token = (await asyncio.to_thread(file.read_text)).strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ApiUnavailable(f"{call} failed: the token file {file} can't be read: {error}") from error
-            self._token_read = time.monotonic()
-        return self._token
 
     def _unavailable(self, call: Call, error: Exception) -> ApiUnavailable:
         reason = (

@@ -149,6 +149,18 @@ async def test_token_file_is_read_again(server: ApiServer, tmp_path: Path, monke
             await client.get_claim("default", "c1")
 
 
+@pytest.mark.parametrize("token", ["a\nb", "tok\u20ac"])
+async def test_a_token_that_no_header_can_hold_is_an_error_that_says_so(
+    server: ApiServer, tmp_path: Path, token: str
+) -> None:
+    """One of the API's, which all callers are prepared for."""
+    file = tmp_path / "token"
+    file.write_text(token)
+    async with KubeClient(Access(server.url, token_file=file)) as client:
+        with pytest.raises(ApiUnavailable, match=f"{file} holds something else than a token"):
+            await client.get_claim("default", "c1")
+
+
 async def test_answers_of_something_else(server: ApiServer) -> None:
     """A proxy that answers 200 with a page, or an error without a Status, gives an error and no crash."""
     answers = [web.Response(text="<html>"), web.json_response([]), web.Response(status=520, text="?")]
