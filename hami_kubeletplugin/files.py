@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hami_kubeletplugin.api.errors import StorageError
 
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 TEMPORARY = ".tmp"
 """Suffix of half-written files. Not a prefix: CDI runtimes read every *.json, hidden ones too (CDI pkg/cdi/spec-dirs.go), and
 use none of two files that have the same device."""
@@ -49,7 +50,7 @@ def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> No
 
 
 def replace(path: Path, fill: Callable[[int], None], *, durable: bool, mode: int = 0o600) -> None:
-    """Have a new file under a name at once, with what `fill` writes into it.
+    """Have a new file under a name at once, with what `fill` writes into it. Its directory is made if it isn't there.
 
     Args:
         path: The file.
@@ -62,9 +63,13 @@ def replace(path: Path, fill: Callable[[int], None], *, durable: bool, mode: int
         StorageError: Disk full, not writable and the like. The old content is still there, unless only the last step of a
             durable write failed: having the new name on the disk.
     """
-    temporary = path.with_name(path.name + TEMPORARY)
+    temporary = f"{path}{TEMPORARY}"
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            descriptor = os.open(temporary, _CREATE, mode)
+        except FileNotFoundError:  # somebody may have cleaned up
+            make_directory(path.parent)
+            descriptor = os.open(temporary, _CREATE, mode)
         try:
             os.fchmod(descriptor, mode)  # whatever the umask, and whatever a killed process left here
             fill(descriptor)
@@ -175,5 +180,6 @@ def remedy(error: OSError) -> str:
         errno.ENOENT: "the directory is missing",
         errno.ENOTDIR: "a part of the path is not a directory",
         errno.EEXIST: "something else is in its place, remove that",
+        errno.ENOTEMPTY: "a directory that is not ours is in its place, remove that",
         errno.EISDIR: "a directory is in its place, remove that",
     }.get(error.errno or 0, "look at the file system")

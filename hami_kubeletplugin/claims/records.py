@@ -158,7 +158,6 @@ class Records:
         Raises:
             StorageError: It is not; a former record is still there.
         """
-        files.make_directory(self._directory)  # somebody may have cleaned up since the start
         files.write(self.path(prepared.uid), encode(prepared), durable=True)
 
     def remove(self, uid: str) -> None:
@@ -181,7 +180,6 @@ class Records:
             StorageError: It could not be made.
         """
         aside = self._directory / "damaged"
-        files.make_directory(aside)
         target = aside / f"{checked_uid(uid)}.json"
         files.write(target, files.read(self.path(uid)) or b"", durable=False)
         return target

@@ -6,7 +6,7 @@ The way of a prepare, from the socket to the files, is plain code in one thread:
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -187,29 +187,34 @@ class Claims:
                 return work(ref)
 
         futures: dict[ClaimRef, Future[T]] = {ref: workers.submit(named, ref) for ref in dict.fromkeys(refs)}
-        wait(futures.values(), timeout=max(deadline - time.monotonic(), 0))
+        verb = "prepare" if workers is self._preparing else "unprepare"
         answers: dict[str, T | HamiError] = {}
         for ref, future in futures.items():
-            answer = self._answer(ref, future, "prepare" if workers is self._preparing else "unprepare")
+            answer = self._answer(ref, future, verb, deadline)
             answers[ref.uid] = answer
         return answers
 
-    def _answer(self, ref: ClaimRef, future: Future[T], verb: str) -> T | HamiError:
+    def _answer(self, ref: ClaimRef, future: Future[T], verb: str, deadline: float) -> T | HamiError:
         error: HamiError
-        if not future.done():
+        try:
+            failure = future.exception(timeout=max(deadline - time.monotonic(), 0))
+        except TimeoutError:
             future.cancel()
             future.add_done_callback(lambda done: _tell_late(ref, done))
             error = ClaimError(
                 f"{ref}: {verb} did not end within {self._timeout:g} s and is given up; it will be tried again. "
                 "The API server, the disk or nvidia-ctk is slow: see the log of the daemon on this node"
             )
-        elif isinstance(failure := future.exception(), HamiError):
-            error = failure
-        elif failure is not None:
-            log.error("unexpected error", verb=verb, claim=ref.full_name, claim_uid=ref.uid, exc_info=failure)
-            error = ClaimError(f"{ref}: {verb} failed by a fault of the driver: {type(failure).__name__}: {failure}")
         else:
-            return future.result()
+            if failure is None:
+                return future.result()
+            if isinstance(failure, HamiError):
+                error = failure
+            else:
+                log.error("unexpected error", verb=verb, claim=ref.full_name, claim_uid=ref.uid, exc_info=failure)
+                error = ClaimError(
+                    f"{ref}: {verb} failed by a fault of the driver: {type(failure).__name__}: {failure}"
+                )
         log.warning("claim failed", verb=verb, claim=ref.full_name, claim_uid=ref.uid, error=str(error))
         return error
 

@@ -56,7 +56,6 @@ class SpecFiles:
         content = json.dumps(spec, separators=(",", ":")).encode()  # an indent costs four times as much: no C for it
         if files.read(path) == content:
             return False
-        files.make_directory(self._directory)
         # Runtimes read it, as root or not; not durable, since it is made anew from the record.
         files.write(path, content, durable=False, mode=0o644)
         return True

@@ -76,8 +76,7 @@ class ClaimDir:
         """
         try:
             # 0711: a process on the host finds its own file but can't list whose others there are.
-            directory(self.path.parent, 0o711)
-            directory(self.path, 0o711)
+            directory(self.path, 0o711, parents=0o711)
         except OSError as error:
             raise _cannot_make(self.path, error) from error
 

@@ -178,16 +178,19 @@ class HostFiles:
         return hook if reason is None and isinstance(hook, bytes) else None
 
 
-def directory(path: Path, mode: int) -> None:
-    """Make a directory with exactly this mode, whatever the umask; missing parents are made with 0755.
+def directory(path: Path, mode: int, *, parents: int = 0o755) -> None:
+    """Make a directory with exactly this mode, whatever the umask; missing parents are made with `parents`.
 
     Raises:
         OSError: Also when something else than a directory is there.
     """
-    if not path.parent.exists():
-        directory(path.parent, 0o755)
-    with suppress(FileExistsError):
-        path.mkdir(0o700)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(path, mode)
+    except FileNotFoundError:
+        directory(path.parent, parents)
+        with suppress(FileExistsError):
+            os.mkdir(path, mode)
     # By descriptor and without following a link: an odd thing under our name is an error, not a target.
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -34,10 +34,14 @@ def create_regions(folder: ClaimDir, regions: Mapping[str, Region]) -> None:
 
 
 def _is_region(path: Path) -> bool:
-    """Whether a region is there that any uid may use; another kind of file is no region and is not followed."""
+    """Whether a region is there that any uid may use; another kind of file is no region and is not followed.
+
+    An empty directory goes: container runtimes make one where a mount's source is missing.
+    """
     try:
-        found = path.lstat()
+        found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
+            files.make_way(path)
             return False
         if stat.S_IMODE(found.st_mode) != 0o666:  # whoever has it mounted may change that, on the same inode
             path.chmod(0o666)
@@ -61,8 +65,4 @@ def _write(path: Path, region: Region) -> None:
             if os.pwrite(descriptor, data, offset) != len(data):
                 raise StorageError(f"{path}: can't be written whole: free some space on that disk")
 
-    try:
-        files.make_way(path)
-    except OSError as error:
-        raise StorageError(f"{path}: can't be written: {error.strerror}; {files.remedy(error)}") from error
     files.replace(path, fill, durable=False, mode=0o666)

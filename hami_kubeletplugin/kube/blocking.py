@@ -1,16 +1,13 @@
-"""GETs for threads: kept connections of the standard library, a deadline on each call, several requests at once.
+"""GETs for threads: kept connections, a deadline on each call, several requests at once.
 
 A prepare waits for nothing but the API server and the disk, and does so in a thread of its own; asyncio, with a hop to a thread
 for each file, costs a third more (docs/performance.md). What watches and publishes all day uses `client`.
 """
 
 import contextlib
-import http.client
-import socket
-import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -26,16 +23,11 @@ from hami_kubeletplugin.kube.call import (
     object_of,
 )
 from hami_kubeletplugin.kube.config import Access
+from hami_kubeletplugin.kube.connection import Answer, Connection
 from hami_kubeletplugin.kube.token import BearerToken
 
 _KEPT: Final = 24
 """Idle connections; more are made if more threads ask, and closed afterwards."""
-_CONNECT: Final = 2.0
-"""Seconds for one attempt to connect: a thread in one can't be woken, and the daemon has to end. Who wants to asks again."""
-_LARGEST: Final = 16 * 1024 * 1024
-"""Bytes of an answer that are read; an object in etcd has at most 1.5 MB."""
-
-_Answer = tuple[int, Mapping[str, str], bytes]
 
 
 class _Sent(NamedTuple):
@@ -47,7 +39,7 @@ class _Sent(NamedTuple):
         error: What kept it from being sent.
     """
 
-    connection: http.client.HTTPConnection
+    connection: Connection
     reused: bool
     error: Exception | None
 
@@ -62,11 +54,12 @@ class BlockingClient:
     def __init__(self, access: Access) -> None:
         self._access = access
         url = urlsplit(access.server)
-        self._host, self._prefix = url.hostname or "", url.path
-        self._port = url.port or (443 if access.tls else 80)
+        self._host, self._port = url.hostname or "", url.port or (443 if access.tls else 80)
+        self._prefix = url.path
+        self._common = f" HTTP/1.1\r\nHost: {url.netloc}\r\nUser-Agent: {USER_AGENT}\r\nAccept: application/json\r\n"
         self._lock = threading.Lock()
-        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
-        self._busy: set[http.client.HTTPConnection] = set()
+        self._idle: list[tuple[float, Connection]] = []
+        self._busy: set[Connection] = set()
         self._closed = False
         self._token = BearerToken(access)
 
@@ -90,87 +83,74 @@ class BlockingClient:
             self._closed = True
             idle, self._idle = self._idle, []
             for connection in self._busy:
-                if (sock := connection.sock) is not None:
-                    with contextlib.suppress(OSError):
-                        sock.shutdown(socket.SHUT_RDWR)  # the thread that has it closes it
+                with contextlib.suppress(OSError):
+                    connection.shut()
         for _, connection in idle:
             connection.close()
 
     def _answer(self, call: Call, sent: _Sent, deadline: float) -> Object | ApiError:
         try:
-            status, headers, text = self._exchange(call, sent, deadline)
-            if status == HTTPStatus.UNAUTHORIZED and self._token.refused():
-                status, headers, text = self._exchange(call, self._send(call, deadline), deadline)
-            if status >= HTTPStatus.MULTIPLE_CHOICES:
-                return error_of(call, status, headers, text)
-            return object_of(call, text)
+            answer = self._exchange(call, sent, deadline)
+            if answer.status == HTTPStatus.UNAUTHORIZED and self._token.refused():
+                answer = self._exchange(call, self._send(call, deadline), deadline)
+            if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+                return error_of(call, answer.status, {"Retry-After": answer.retry_after}, answer.text)
+            return object_of(call, answer.text)
         except ApiError as error:
             return error
 
-    def _exchange(self, call: Call, sent: _Sent, deadline: float) -> _Answer:
+    def _exchange(self, call: Call, sent: _Sent, deadline: float) -> Answer:
         """The answer. A kept connection may have been closed meanwhile: then, and then only, the request is sent once more."""
         try:
             return self._read(sent, deadline)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             if not sent.reused or isinstance(error, TimeoutError):
                 raise self._unavailable(call, error) from error
         try:
             return self._read(self._send(call, deadline, fresh=True), deadline)
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise self._unavailable(call, error) from error
 
     def _send(self, call: Call, deadline: float, *, fresh: bool = False) -> _Sent:
-        connection, reused = self._connection(deadline, fresh=fresh)
+        connection, reused = self._connection(fresh=fresh)
         if self._closed:
             return _Sent(connection, reused, ApiUnavailable(f"{call} failed: the daemon stops"))
-        target = f"{self._prefix}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
         try:
-            if connection.sock is None:
-                connection.connect()
-            connection.sock.settimeout(_left(deadline))
-            connection.request(METHODS[call.verb], target, headers=self._headers(call))
-        except (ApiUnavailable, OSError, http.client.HTTPException) as error:
+            request = self._request(call)
+            connection.open(deadline)
+            connection.send(request, deadline)
+        except (ApiUnavailable, OSError) as error:
             return _Sent(connection, reused, error)
         return _Sent(connection, reused, None)
 
-    def _read(self, sent: _Sent, deadline: float) -> _Answer:
+    def _read(self, sent: _Sent, deadline: float) -> Answer:
         good = False
         try:
             if sent.error is not None:
                 raise sent.error
-            # Others of the same call were read before, and may have taken all the time.
-            sent.connection.sock.settimeout(_left(deadline))
-            response = sent.connection.getresponse()
-            text = response.read(_LARGEST)
-            if response.length:
-                raise http.client.IncompleteRead(text, response.length)
-            good = response.isclosed() and not response.will_close
-            return response.status, dict(response.headers), text
+            answer = sent.connection.receive(deadline)
+            good = answer.keeps_connection
+            return answer
         finally:
             self._give_back(sent.connection, good=good)
 
-    def _connection(self, deadline: float, *, fresh: bool) -> tuple[http.client.HTTPConnection, bool]:
+    def _connection(self, *, fresh: bool) -> tuple[Connection, bool]:
         """One for a request, and whether it was used before."""
-        seconds = min(_left(deadline), _CONNECT)
         while not fresh:
             with self._lock:
                 since, kept = self._idle.pop() if self._idle else (0.0, None)
                 if kept is None:
                     break
                 self._busy.add(kept)
-            if kept.sock is not None and time.monotonic() - since < KEEP_ALIVE:
+            if time.monotonic() - since < KEEP_ALIVE:
                 return kept, True
             self._give_back(kept, good=False)
-        made = (
-            http.client.HTTPConnection(self._host, self._port, timeout=seconds)
-            if self._access.tls is None
-            else _Https(self._host, self._port, self._access.tls, self._access.tls_server_name, seconds)
-        )
+        made = Connection(self._host, self._port, self._access.tls, self._access.tls_server_name or self._host)
         with self._lock:
             self._busy.add(made)
         return made, False
 
-    def _give_back(self, connection: http.client.HTTPConnection, *, good: bool) -> None:
+    def _give_back(self, connection: Connection, *, good: bool) -> None:
         """Keep a connection whose answer has been read, and close any other."""
         with self._lock:
             self._busy.discard(connection)
@@ -179,32 +159,13 @@ class BlockingClient:
                 return
         connection.close()
 
-    def _headers(self, call: Call) -> dict[str, str]:
-        headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
+    def _request(self, call: Call) -> bytes:
         if self._token.is_due:
             self._token.read(call)
-        if self._token.value:
-            headers["Authorization"] = f"Bearer {self._token.value}"
-        return headers
+        target = f"{self._prefix}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
+        token = f"Authorization: Bearer {self._token.value}\r\n" if self._token.value else ""
+        return f"{METHODS[call.verb]} {target}{self._common}{token}\r\n".encode("ascii")
 
     def _unavailable(self, call: Call, error: Exception) -> ApiUnavailable:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return ApiUnavailable(f"{call} failed: API server {self._access.server} can't be reached: {reason}")
-
-
-def _left(deadline: float) -> float:
-    """Seconds; 0 would mean not to wait at all, which sockets tell in other words."""
-    return max(deadline - time.monotonic(), 0.001)
-
-
-class _Https(http.client.HTTPSConnection):
-    """With the name that the server's certificate must have, if it isn't the host's."""
-
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext, server_name: str | None, timeout: float) -> None:
-        super().__init__(host, port, context=tls, timeout=timeout)
-        self._tls, self._server_name = tls, server_name or host
-
-    def connect(self) -> None:
-        """As the base class does, but for the name."""
-        http.client.HTTPConnection.connect(self)
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._server_name)

@@ -114,12 +114,14 @@ class _Kubeconfig:
         server = str(cluster.get("server", "")).rstrip("/")
         if not server.startswith(("http://", "https://")):
             raise self._wrong(f"clusters[].cluster.server: must be an http or https URL, got {server!r}")
-        token_file = user.get("tokenFile")
+        token, token_file = user.get("token"), user.get("tokenFile")
+        if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
+            raise self._wrong("users[].user.token: that is something else than a token")
         return Access(
             server,
             self._tls(cluster, user) if server.startswith("https:") else None,
             cluster.get("tls-server-name"),
-            user.get("token"),
+            token,
             self.path.parent / token_file if token_file else None,
         )
 

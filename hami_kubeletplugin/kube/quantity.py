@@ -6,6 +6,7 @@ the way is not the one that was allocated.
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 _BINARY: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -16,6 +17,7 @@ _QUANTITY: Final = re.compile(
 _LONGEST: Final = 256
 
 
+@lru_cache(256)
 def parse(text: str) -> Fraction:
     """The exact value of a quantity.
 

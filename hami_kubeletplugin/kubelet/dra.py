@@ -15,6 +15,8 @@ from hami_kubeletplugin.kubelet.wire import dra_v1_pb2 as wire
 from hami_kubeletplugin.kubelet.wire import dra_v1beta1_pb2
 from hami_kubeletplugin.observe.log import get_logger
 
+log = get_logger()
+
 V1: Final = "v1.DRAPlugin"
 V1BETA1: Final = "v1beta1.DRAPlugin"
 """What supported_versions says; not the full names of the services."""
@@ -101,21 +103,24 @@ class _DraService:
         refs = [*{claim.uid: ClaimRef(claim.namespace, claim.name, claim.uid) for claim in claims}.values()]
         if not refs:
             return []
-        log = get_logger().bind(action=action, claims=[ref.full_name for ref in refs])
         try:
             answers = call(refs)
             missing = [ref for ref in refs if ref.uid not in answers]
             if missing:
-                log.error("no answer for some claims", missing=[ref.full_name for ref in missing])
+                log.error("no answer for some claims", action=action, missing=_names(missing))
             return [
                 (ref.uid, answers[ref.uid] if ref.uid in answers else _bug(ref, action, "no answer")) for ref in refs
             ]
         except HamiError as error:
-            log.warning("failed for all claims of the request", error=str(error))
+            log.warning("failed for all claims of the request", action=action, claims=_names(refs), error=str(error))
             return [(ref.uid, error) for ref in refs]
         except Exception as error:  # the edge of the process: the kubelet needs its answers
-            log.exception("failed unexpectedly")
+            log.exception("failed unexpectedly", action=action, claims=_names(refs))
             return [(ref.uid, _bug(ref, action, type(error).__name__)) for ref in refs]
+
+
+def _names(refs: Iterable[ClaimRef]) -> list[str]:
+    return [ref.full_name for ref in refs]
 
 
 def _bug(ref: ClaimRef, action: str, what: str) -> HamiError:

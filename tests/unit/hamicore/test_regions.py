@@ -113,6 +113,6 @@ def test_something_in_the_way_is_named(tmp_path: Path) -> None:
     target = create(tmp_path)
     target.unlink()
     (target / "mine").mkdir(parents=True)
-    with pytest.raises(StorageError, match=rf"{target}: can't be written: .*not empty"):
+    with pytest.raises(StorageError, match=rf"{target}: can't be used: .*not empty; .*remove that"):
         create(tmp_path)
     assert not [name for name in os.listdir(target.parent) if name.endswith(".tmp")]

@@ -91,6 +91,8 @@ def test_token_and_relative_token_file(tmp_path: Path) -> None:
         ({}, {"auth-provider": {"name": "gcp"}}, r"user\.auth-provider: auth providers are not supported"),
         ({}, {"username": "u", "password": "p"}, r"user\.username: passwords are not supported"),
         ({}, {"as": "root"}, r"user\.as: impersonation"),
+        ({}, {"token": "a\r\nb: c"}, r"user\.token: that is something else than a token"),
+        ({}, {"token": 123}, r"user\.token: that is something else than a token"),
         ({"proxy-url": "http://p"}, {}, r"proxy-url: proxies are not supported"),
         ({"server": "api.test"}, {}, r"server: must be an http or https URL, got 'api.test'"),
         ({"certificate-authority": "/nowhere"}, {}, r"certificate-authority: can't be read"),
