@@ -97,7 +97,10 @@ def _crowds(ours: Side, theirs: Side, singles: Sequence[ClaimRef], pods: Sequenc
     for number in range(ROUNDS):
         for side in _order(ours, theirs, number):
             side.rates.append(side.caller.prepare_by(CALLERS, singles))
-            side.caller.unprepare(singles)
+            for start in range(
+                0, len(singles), CALLERS
+            ):  # a kubelet never names more claims in a call than one pod has
+                side.caller.unprepare(singles[start : start + CALLERS])
 
 
 def _order(ours: Side, theirs: Side, number: int) -> tuple[Side, Side]:
