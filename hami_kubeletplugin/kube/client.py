@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self
 
-import aiohttp
 from yarl import URL
 
 from hami_kubeletplugin.api.errors import ApiUnavailable
@@ -26,6 +25,7 @@ from hami_kubeletplugin.kube.call import (
 )
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.token import BearerToken
+from hami_kubeletplugin.lean_aiohttp import aiohttp
 
 _CONNECTIONS: Final = 24
 """16 claims at a time, and the watch and the publisher beside them."""
