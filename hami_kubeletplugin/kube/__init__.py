@@ -8,7 +8,9 @@ certificate_api   what the webhook's certificate needs: one Secret, `caBundle`s
 claim_api         what a prepare asks for: claims and pods, several at once; for threads
 resource_api      what both programs ask for: claims, pods, nodes, slices, events
 client            HTTP to the API server over aiohttp, watches too; for the event loop
-blocking          the same with kept connections of the standard library, for threads
+lean_aiohttp      aiohttp, imported without the host's certificate authorities
+blocking          the same over kept connections, for threads
+connection        one of those: a GET and its answer within a deadline
 token             what each request carries, read again when its file changes
 call              a request, and what its answer means: an object or an error (pure)
 config            how to reach it, and as whom: kubeconfig or service account

@@ -24,8 +24,8 @@ from hami_kubeletplugin.kube.call import (
     object_of,
 )
 from hami_kubeletplugin.kube.config import Access
+from hami_kubeletplugin.kube.lean_aiohttp import aiohttp
 from hami_kubeletplugin.kube.token import BearerToken
-from hami_kubeletplugin.lean_aiohttp import aiohttp
 
 _CONNECTIONS: Final = 24
 """16 claims at a time, and the watch and the publisher beside them."""
