@@ -10,8 +10,9 @@ from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube import informer as module
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
-from hami_kubeletplugin.kube.resource_api import Listed
+from hami_kubeletplugin.kube.resource_api import Listed, kept
 from hami_kubeletplugin.kube.retry import ERROR_WAIT
+from hami_kubeletplugin.kube.template_api import TEMPLATES
 from tests.unit.webhook.cluster.fake_cluster import Clock, cluster, in_background, stored
 from tests.waiting import until
 
@@ -24,10 +25,10 @@ class Names:
     def __init__(self) -> None:
         self.names, self.told, self.version = set[str](), list[str](), 0
 
-    def replace(self, listed: Listed) -> None:
+    def replace(self, listed: Listed[str]) -> None:
         """All of them."""
         self.told.append("all")
-        self.names = {item["metadata"]["name"] for item in listed.items}
+        self.names = set(listed.items)
         self.version = int(listed.resource_version)
 
     def take(self, event: Event) -> None:
@@ -48,9 +49,11 @@ async def following() -> AsyncIterator[tuple[ApiServer, Names, Clock]]:
     async with cluster() as (server, client):
         server.put(RESOURCE, stored(0))
         copy, clock = Names(), Clock()
-        work = list_and_watch(
-            "templates", client.list_templates, client.watch_templates, copy, sleep=clock.sleep, clock=clock.seconds
-        )
+
+        async def names() -> Listed[str]:
+            return await kept(client.pages(TEMPLATES), lambda item: str(item["metadata"]["name"]))
+
+        work = list_and_watch("templates", names, client.watch_templates, copy, sleep=clock.sleep, clock=clock.seconds)
         async with in_background(work):
             await until(lambda: server.requests["watch", RESOURCE])
             yield server, copy, clock
