@@ -18,7 +18,7 @@ _EVERY: Final = 0.5
 """Seconds between looks for the peak. A look costs the API server some 30 ms, so there are none while it is measured at rest."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
 _ANSWERED: Final = re.compile(
-    r'^apiserver_request_total\{.*\bresource="(?P<resource>[^"]*)".*\bverb="(?P<verb>\w+)".*\} (?P<count>\S+)$',
+    r'^apiserver_request_total\{code="(?!429)\d+".*\bresource="(?P<resource>[^"]*)".*\bverb="(?P<verb>\w+)".*\} (?P<count>\S+)$',
     re.MULTILINE,
 )
 _FLOW: Final = re.compile(
@@ -32,7 +32,8 @@ class Served:
     """Counts of requests; watches count when they end.
 
     Attributes:
-        requests: (verb, resource) -> how many, whoever sent them. Verbs are HTTP's, and LIST and WATCH.
+        requests: (verb, resource) -> how many, whoever sent them, less those that were refused for being too many. Verbs are
+            HTTP's, and LIST and WATCH.
         flow: Those of service accounts, which only our programs are here, by `dispatched` and `rejected`. Unlike the former it
             has GETs of /version too, and watches as they begin.
     """
@@ -124,8 +125,10 @@ class Counts:
                 await asyncio.sleep(_EVERY)
                 try:
                     await look()
-                except (aiohttp.ClientError, TimeoutError, OSError):  # it is away
+                except aiohttp.ClientConnectorError:  # it is away, and answers nobody
                     looked = time.monotonic()
+                except (aiohttp.ClientError, TimeoutError):  # it is slow, or not quite there yet
+                    continue
 
         looking = asyncio.create_task(again_and_again())
         try:

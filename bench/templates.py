@@ -35,11 +35,12 @@ Json = Mapping[str, Any]
 async def measure(api: KubeClient, installed: Installation, counts: Counts) -> list[Figure]:
     """With none, then with all of them; the last thing is that the collector removes half."""
     async with fresh_namespace(api) as objects:
-        figures = await webhook(api, objects, installed, "no template")
+        pods = await Pods.known(api, objects)
+        figures = await webhook(api, objects, installed, pods, "no template")
         say(f"scale: making {NAMESPACES} namespaces with {IN_EACH} templates each")
         async with TemplateClient(from_kubeconfig(installed.kubeconfig), timeout=60) as client:
             await make(api, client)
-            figures += await webhook(api, objects, installed, f"{NAMESPACES * IN_EACH} templates")
+            figures += await webhook(api, objects, installed, pods, f"{NAMESPACES * IN_EACH} templates")
             say("scale: the collector's rounds")
             collector = Collector(client, WebhookSettings(namespace=WEBHOOK_NAMESPACE))
             figures += await collected(collector, counts, "half of them unused")
@@ -78,7 +79,7 @@ def user(needs: list[Template]) -> Json:
     return {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "user"}, "spec": spec}
 
 
-async def webhook(api: KubeClient, objects: Namespace, installed: Installation, there: str) -> list[Figure]:
+async def webhook(api: KubeClient, objects: Namespace, installed: Installation, pods: Pods, there: str) -> list[Figure]:
     """Its start, its answers, its memory."""
     say(f"scale: the webhook, {there}")
     starts = []
@@ -88,7 +89,7 @@ async def webhook(api: KubeClient, objects: Namespace, installed: Installation, 
     async with installed.running() as running:
         starts.append(running.ready)
         await until_called(api, objects.pods, pod("called", gpu=1))
-        known, new = await reviewed(running, await Pods.known(api, objects))
+        known, new = await reviewed(running, pods)
         return [
             Figure(f"webhook, {there}: start to ready", "ms", starts),
             Figure("    GPU pod, template exists", "ms", known.laps),
