@@ -94,6 +94,7 @@ async def published(
         figures = [
             Figure(f"{when}: publisher's start to slices right", "s", times),
             Figure("    until all are right", "s", [max(times)]),
+            Figure("    CPU time of the process that all share", "s", [running.process.cpu_seconds()]),
             *asked(tally),
         ]
         yield figures, running
