@@ -6,7 +6,7 @@ Its nodes are objects; nothing runs what the scheduler binds to them.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -43,10 +43,12 @@ class ControlPlane:
     Attributes:
         kubeconfig: An administrator's.
         processes: By program.
+        start: Starts one again that has ended, and waits until the API server answers, if it is that one.
     """
 
     kubeconfig: Path
     processes: dict[str, Process]
+    start: Callable[[str], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
@@ -67,12 +69,22 @@ async def control_plane(programs: Path, work: Path, rates: Rates | None = None) 
     options = _options(work, kubeconfig, rates)
     processes: dict[str, Process] = {}
     async with contextlib.AsyncExitStack() as stack:
-        for name in _OURS:
-            log = stack.enter_context((work / f"{name}.log").open("wb"))
+
+        async def start(name: str) -> None:
+            log = stack.enter_context((work / f"{name}.log").open("ab"))
             processes[name] = await stack.enter_async_context(program(programs / name, *options[name], log=log))
             if name == "kube-apiserver":
                 await until(lambda: _answers(kubeconfig), f"the API server (log: {work})")
-        yield ControlPlane(kubeconfig, processes)
+
+        for name in _OURS:
+            await start(name)
+        try:
+            yield ControlPlane(kubeconfig, processes, start)
+        finally:
+            # Not gently: there is nothing to keep, and an API server would wait for whoever still watches.
+            for process in processes.values():
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
 
 
 async def _answers(kubeconfig: Path) -> bool:

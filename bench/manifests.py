@@ -54,15 +54,20 @@ async def kubeconfig_of(api: Client, account: str, admin: Path, file: Path, boun
         file: What to write.
         bound_to: The node that the token is for, if it is for one.
     """
+    await asyncio.to_thread(_write, admin, await token_of(api, account, bound_to), file)
+    return file
+
+
+async def token_of(api: Client, account: str, bound_to: Json | None = None) -> str:
+    """That token."""
     spec: dict[str, Any] = {"expirationSeconds": 24 * 3600}
     if bound_to is not None:
         names = {field: bound_to["metadata"][field] for field in ("name", "uid")}
         spec["boundObjectRef"] = {"kind": "Node", "apiVersion": "v1", **names}
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    token = (await api.ask(Call("create", "serviceaccounts/token", path, account), asked))["status"]["token"]
-    await asyncio.to_thread(_write, admin, token, file)
-    return file
+    answer = await api.ask(Call("create", "serviceaccounts/token", path, account), asked)
+    return str(answer["status"]["token"])
 
 
 def _write(admin: Path, token: str, file: Path) -> None:

@@ -5,8 +5,8 @@ import contextlib
 import itertools
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiConflict, ApiNotFound
@@ -19,6 +19,7 @@ NODES: Final = ("hami-bench-1", "hami-bench-2")
 _AT_ONCE: Final = 24
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class Namespace:
@@ -39,9 +40,11 @@ class Namespace:
 
     async def create(self) -> None:
         """Make it, with the service account that pods need and that a controller manager, where one runs, makes too."""
-        await self._api.ask(Call("create", "namespaces", "/api/v1/namespaces"), _object("Namespace", self.name))
+        await self._api.ask(Call("create", "namespaces", "/api/v1/namespaces"), core_object("Namespace", self.name))
         with contextlib.suppress(ApiConflict):
-            await self._post("serviceaccounts", f"{self._core}/serviceaccounts", _object("ServiceAccount", "default"))
+            await self._post(
+                "serviceaccounts", f"{self._core}/serviceaccounts", core_object("ServiceAccount", "default")
+            )
 
     async def remove(self) -> None:
         """Delete everything in it, at once where no controller would, and itself."""
@@ -98,7 +101,7 @@ async def namespace(api: KubeClient) -> AsyncIterator[Namespace]:
     await _remove_nodes(api)  # of a run that was killed
     try:
         for node in NODES:
-            await api.ask(Call("create", "nodes", "/api/v1/nodes"), _object("Node", node))
+            await api.ask(Call("create", "nodes", "/api/v1/nodes"), core_object("Node", node))
         async with fresh_namespace(api) as made:
             yield made
     finally:
@@ -124,12 +127,24 @@ async def delete(api: Client, path: str) -> None:
         await api.ask(Call("delete", path, path, query={"gracePeriodSeconds": "0"}))
 
 
-def _object(kind: str, name: str) -> dict[str, Any]:
+async def for_each(things: Iterable[T], work: Callable[[T], Awaitable[object]]) -> None:
+    """Do something with each, many at a time."""
+    left = iter(things)
+
+    async def worker() -> None:
+        for thing in left:
+            await work(thing)
+
+    await asyncio.gather(*(worker() for _ in range(_AT_ONCE)))
+
+
+def core_object(kind: str, name: str) -> dict[str, Any]:
+    """One of the core group."""
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
 
 
 def _pod(name: str, node: str, claims: Sequence[str]) -> Json:
-    return _object("Pod", name) | {
+    return core_object("Pod", name) | {
         "spec": {
             "nodeName": node,
             "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],

@@ -44,16 +44,24 @@ class Process:
 
     def pss(self) -> float:
         """MB of memory, shared pages in proportion."""
-        return self._memory("Pss:")
+        return self._field("smaps_rollup", "Pss:")
 
     def rss(self) -> float:
         """MB of memory, shared pages as if they were its own."""
-        return self._memory("Rss:")
+        return self._field("smaps_rollup", "Rss:")
+
+    def peak(self) -> float:
+        """MB, the most that `rss` ever was."""
+        return self._field("status", "VmHWM:")
 
     def cpu_seconds(self) -> float:
         """CPU time since its start, user and system."""
         after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(after_name[11]) + int(after_name[12])) / _TICKS
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        os.kill(self.pid, signal.SIGKILL)
 
     async def idle_cpu(self, seconds: float) -> float:
         """Percent of one CPU in the next seconds."""
@@ -76,11 +84,11 @@ class Process:
             _pin(self.pid, {*others, last})
             _pin(os.getpid(), {*others, last})
 
-    def _memory(self, field: str) -> float:
-        for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
+    def _field(self, file: str, field: str) -> float:
+        for line in Path(f"/proc/{self.pid}/{file}").read_text().splitlines():
             if line.startswith(field):
                 return int(line.split()[1]) * 1024 / 1e6
-        raise LookupError(f"smaps_rollup has no {field}")
+        raise LookupError(f"{file} has no {field}")
 
 
 @contextlib.asynccontextmanager

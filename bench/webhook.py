@@ -54,15 +54,19 @@ class Installation:
     mark: str
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Webhook]:
+    async def running(self, *more: str) -> AsyncIterator[Webhook]:
         """Start the webhook, wait until it is ready, stop it at the end.
+
+        Args:
+            more: Options.
 
         Raises:
             RuntimeError: It did not come that far; the end of its log is in the message.
         """
-        options = (
+        options: tuple[str | Path, ...] = (
             *("run", "--listen", HOST, "--port", str(self.port), "--tls-hosts", HOST, "--drain-delay", "0"),
             *("--kubeconfig", self.kubeconfig),
+            *more,
         )
         # As it is set up in a cluster: each pod is a line of the log, and somebody takes that.
         file = self.folder / "webhook.log"

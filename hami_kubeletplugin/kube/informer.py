@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, TypeVar
 
 from hami_kubeletplugin.api.errors import ApiError
 from hami_kubeletplugin.kube.client import Event
@@ -18,11 +18,14 @@ Watch = Callable[[str], AsyncGenerator[Event]]
 """Changes after a resource version."""
 
 
-class Store(Protocol):
+T = TypeVar("T")
+
+
+class Store(Protocol[T]):
     """What is kept. Told in the order in which things happened; objects are as others wrote them, and no reason to raise."""
 
-    def replace(self, listed: Listed) -> None:
-        """These are all the objects there are."""
+    def replace(self, listed: Listed[T]) -> None:
+        """These are all the objects there are, in the form in which they were listed."""
 
     def take(self, event: Event) -> None:
         """One of them has changed; or, a bookmark, none has up to this resource version."""
@@ -30,9 +33,9 @@ class Store(Protocol):
 
 async def list_and_watch(
     what: str,
-    list_all: Callable[[], Awaitable[Listed]],
+    list_all: Callable[[], Awaitable[Listed[T]]],
     watch: Watch,
-    copy: Store,
+    copy: Store[T],
     *,
     sleep: Sleep = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,

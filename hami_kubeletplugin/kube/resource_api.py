@@ -8,9 +8,9 @@ Contract: k8s.io/dynamic-resource-allocation client/client.go (order and the swi
 import dataclasses
 import random
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from hami_kubeletplugin.api.errors import ApiNotServed, ApiUnavailable
@@ -19,14 +19,21 @@ from hami_kubeletplugin.kube.client import Client, Event
 
 GROUP: Final = "resource.k8s.io"
 VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
+PAGE: Final = 250
+"""Objects of one answer, so that a namespace of ten thousand pods is never in memory as a whole."""
+SLICES_PAGE: Final = 50
+"""ResourceSlices of one answer: each may be a hundred times as long as other objects."""
 _SLICES: Final = f"resourceslices.{GROUP}"
 _CLAIMS: Final = f"resourceclaims.{GROUP}"
 
 
-class Listed(NamedTuple):
-    """Objects and the resource version to watch from."""
+T = TypeVar("T")
 
-    items: list[Object]
+
+class Listed(NamedTuple, Generic[T]):
+    """Objects, or what is kept of each, and the resource version to watch from."""
+
+    items: list[T]
     resource_version: str
 
 
@@ -89,11 +96,25 @@ class KubeClient(Client):
             self._server_version, self._version = version, VERSIONS[0]
         return version
 
-    async def list_slices(self, driver: str, node: str | None = None) -> Listed:
+    async def list_slices(self, driver: str, node: str | None = None) -> Listed[Object]:
         """The ResourceSlices of a driver, on one node or on all."""
         answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=_of(driver, node)))
         items = [_read(item) for item in answer.get("items") or ()]
         return Listed(items, answer["metadata"]["resourceVersion"])
+
+    def slice_pages(self, driver: str) -> AsyncGenerator[Listed[Object]]:
+        """The ResourceSlices of a driver on all nodes, by and by: those of a thousand nodes are ten million characters.
+
+        Raises:
+            ApiExpired: Too slow: the server has forgotten that state.
+        """
+
+        async def ask(page: Mapping[str, str]) -> Object:
+            query = {**_of(driver, None), **page}
+            answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=query))
+            return answer | {"items": [_read(item) for item in answer.get("items") or ()]}
+
+        return pages(ask, SLICES_PAGE)
 
     async def watch_slices(self, driver: str, node: str | None, since: str) -> AsyncGenerator[Event]:
         """Changes of these slices after resource version `since`, bookmarks included, for some minutes.
@@ -153,6 +174,39 @@ class KubeClient(Client):
         raise ApiNotServed(
             f"{call} failed: the API server serves none of {GROUP} {served}; Kubernetes 1.35 or newer is needed"
         )
+
+
+async def pages(ask: Callable[[Mapping[str, str]], Awaitable[Object]], size: int) -> AsyncGenerator[Listed[Object]]:
+    """A list in pieces, all of which show the state of the first.
+
+    Args:
+        ask: Sends the request with these parameters.
+        size: Objects of one answer.
+    """
+    following = ""
+    while True:
+        answer = await ask({"limit": str(size)} | ({"continue": following} if following else {}))
+        metadata = answer["metadata"]
+        yield Listed(answer.get("items") or [], metadata["resourceVersion"])
+        following = metadata.get("continue", "")
+        if not following:
+            return
+
+
+async def kept(found: AsyncGenerator[Listed[Object]], keep: Callable[[Object], T | None]) -> Listed[T]:
+    """What is kept of each object of a list in pages; of the objects themselves only one page is in memory at a time.
+
+    Args:
+        found: The pages.
+        keep: What to keep of an object; None: nothing.
+    """
+    items: list[T] = []
+    version = ""
+    async with aclosing(found):
+        async for page in found:
+            items += [made for made in map(keep, page.items) if made is not None]
+            version = page.resource_version
+    return Listed(items, version)
 
 
 def claim_call(namespace: str, name: str, version: str) -> Call:

@@ -25,7 +25,7 @@ class Retry:
         failing: Log event, with the reason, when the work fails.
         working: When it works again after that.
         restarting: When it only has to begin anew, since the server's memory doesn't reach back to where we were.
-        longest_retry_after: Seconds; a server that asks for more is asked earlier.
+        longest_retry_after: Seconds that a server may ask for on top; one that asks for more gets this.
         sleep: Waits that many seconds.
         facts: Go with each of the events.
     """
@@ -55,7 +55,8 @@ class Retry:
         wait = self._errors.delay * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         self._errors.grow()
         if isinstance(error, ApiUnavailable) and error.retry_after is not None:
-            wait = max(wait, min(error.retry_after, self._longest_retry_after))
+            # On top of our own: the server tells the daemons of all nodes the same, and they must not come back all at once.
+            wait += min(error.retry_after, self._longest_retry_after)
         if isinstance(error, ApiExpired):
             log.debug(self._restarting, **self._facts, reason=str(error))
         elif self._told.is_new(self._failing, str(error)):

@@ -13,16 +13,16 @@ from hami_kubeletplugin.kube.call import Call, Object
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.resource_api import (
     GROUP,
+    PAGE,
     KubeClient,
     Listed,
     delete_options,
+    pages,
     segment,
     watch_query,
     watch_seconds,
 )
 
-PAGE: Final = 250
-"""Objects of one answer, so that a namespace of ten thousand pods is never in memory as a whole."""
 _MERGE_PATCH: Final = "application/merge-patch+json"
 
 
@@ -59,20 +59,6 @@ LEASES: Final = Namespaced("leases", "coordination.k8s.io")
 
 class TemplateClient(KubeClient):
     """The Kubernetes API as far as the webhook needs it. Objects are JSON as dicts; all methods raise `ApiError`."""
-
-    async def list_templates(self, prefix: str = "") -> Listed:
-        """The ResourceClaimTemplates of all namespaces whose names begin so; the others are never in memory as a whole.
-
-        Raises:
-            ApiExpired: They changed so much meanwhile that the server can't go on: begin anew.
-        """
-        items: list[Object] = []
-        version = ""
-        async with aclosing(self.pages(TEMPLATES)) as pages:
-            async for page in pages:
-                items += (item for item in page.items if item["metadata"]["name"].startswith(prefix))
-                version = page.resource_version
-        return Listed(items, version)
 
     async def watch_templates(self, since: str) -> AsyncGenerator[Event]:
         """Changes of them after resource version `since`, bookmarks included, for some minutes.
@@ -121,21 +107,13 @@ class TemplateClient(KubeClient):
         """
         await self.ask(TEMPLATES.call("delete", *key_of(obj)), delete_options(obj))
 
-    async def pages(self, resource: Namespaced, namespace: str = "") -> AsyncGenerator[Listed]:
+    def pages(self, resource: Namespaced, namespace: str = "") -> AsyncGenerator[Listed[Object]]:
         """The objects of a resource in a namespace, or in all, by and by; all pages show the state of the first.
 
         Raises:
             ApiExpired: Too slow: the server has forgotten that state.
         """
-        following = ""
-        while True:
-            query = {"limit": str(PAGE)} | ({"continue": following} if following else {})
-            answer = await self.ask(resource.call("list", namespace, query=query))
-            metadata = answer["metadata"]
-            yield Listed(answer.get("items") or [], metadata["resourceVersion"])
-            following = metadata.get("continue", "")
-            if not following:
-                return
+        return pages(lambda page: self.ask(resource.call("list", namespace, query=page)), PAGE)
 
     async def get_lease(self, namespace: str, name: str) -> Object:
         """A Lease.

@@ -15,7 +15,7 @@ class Observed:
         self._slices: dict[str, Slice] = {}
 
     @classmethod
-    def of(cls, listed: Listed) -> Self:
+    def of(cls, listed: Listed[Slice]) -> Self:
         """What a list says, and nothing from before."""
         observed = cls()
         for item in listed.items:

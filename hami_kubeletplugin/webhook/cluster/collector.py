@@ -110,7 +110,7 @@ class Collector:
         async with aclosing(self._client.pages(TEMPLATES)) as pages:
             async for page in pages:
                 for obj in filter(self._is_old, page.items):
-                    candidates[obj["metadata"]["namespace"]].append(obj)
+                    candidates[obj["metadata"]["namespace"]].append(_identity(obj))
         for namespace, templates in candidates.items():
             try:
                 await self._collect(namespace, templates)
@@ -173,6 +173,12 @@ class Collector:
         what_to_allow = str(error).rpartition("; ")[2]
         if not isinstance(error, ApiForbidden) or self._told.is_new(what_to_allow):
             log.warning(event, error=str(error), **where)
+
+
+def _identity(template: Object) -> Object:
+    """As much as it takes to delete it as it was seen: specs of ten thousand templates are not kept."""
+    metadata = template["metadata"]
+    return {"metadata": {field: metadata[field] for field in ("namespace", "name", "uid", "resourceVersion")}}
 
 
 def _lease(namespace: str) -> Object:

@@ -9,7 +9,7 @@ from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
-from hami_kubeletplugin.kube.resource_api import KubeClient, Listed
+from hami_kubeletplugin.kube.resource_api import KubeClient, Listed, kept
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
 
 _BEYOND: Final = 1 << 63
@@ -56,14 +56,18 @@ class PublishedSizes:
         """Follow the slices until cancelled."""
         await list_and_watch(
             "ResourceSlices",
-            lambda: self._client.list_slices(self._driver),
+            self.listed,
             lambda since: self._client.watch_slices(self._driver, None, since),
             self,
         )
 
-    def replace(self, listed: Listed) -> None:
+    async def listed(self) -> Listed[tuple[str, _Seen]]:
+        """What the API server has now, as `replace` takes it."""
+        return await kept(self._client.slice_pages(self._driver), lambda item: (item["metadata"]["name"], _seen(item)))
+
+    def replace(self, listed: Listed[tuple[str, _Seen]]) -> None:
         """Take a list in."""
-        self._slices = {item["metadata"]["name"]: _seen(item) for item in listed.items}
+        self._slices = dict(listed.items)
         self._synced = True
         self._sum_up()
 

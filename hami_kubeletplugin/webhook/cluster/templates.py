@@ -17,8 +17,8 @@ from hami_kubeletplugin.api.names import LAST_USED, TEMPLATE_PREFIX
 from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
-from hami_kubeletplugin.kube.resource_api import Listed
-from hami_kubeletplugin.kube.template_api import TemplateClient, key_of
+from hami_kubeletplugin.kube.resource_api import Listed, kept
+from hami_kubeletplugin.kube.template_api import TEMPLATES, TemplateClient, key_of
 from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, Template
 
 STAMP_EVERY: Final = timedelta(hours=1)
@@ -97,10 +97,7 @@ class Templates:
 
     async def run(self) -> None:
         """Follow the cluster's templates until cancelled."""
-        client = self._client
-        await list_and_watch(
-            "ResourceClaimTemplates", lambda: client.list_templates(TEMPLATE_PREFIX), client.watch_templates, self
-        )
+        await list_and_watch("ResourceClaimTemplates", self.listed, self._client.watch_templates, self)
 
     async def ensure(self, namespace: str, templates: Sequence[Template], *, dry_run: bool) -> None:
         """Return when all these exist in the namespace, and will for an hour at least.
@@ -131,12 +128,22 @@ class Templates:
             if isinstance(result, BaseException):
                 raise result
 
-    def replace(self, listed: Listed) -> None:
+    async def listed(self) -> Listed[tuple[ObjectKey, _Known]]:
+        """What the API server has now, as `replace` takes it.
+
+        Raises:
+            ApiError: As it comes.
+        """
+        return await kept(
+            self._client.pages(TEMPLATES),
+            lambda obj: (key_of(obj), _Known.of(obj)) if _is_interesting(obj) else None,
+        )
+
+    def replace(self, listed: Listed[tuple[ObjectKey, _Known]]) -> None:
         """Take a list in."""
         version = int(listed.resource_version)
         newer = {place: known for place, known in self._known.items() if known.version > version}
-        there = {key_of(obj): _Known.of(obj) for obj in listed.items if _is_interesting(obj)}
-        self._known, self._seen = there | newer, version
+        self._known, self._seen = dict(listed.items) | newer, version
 
     def take(self, event: Event) -> None:
         """Take an event of the watch in."""

@@ -84,7 +84,7 @@ def _of_cluster(kubeconfig: Path, driver: str) -> Sequence[GpuSize]:
     async def ask() -> Sequence[GpuSize]:
         async with KubeClient(load(kubeconfig)) as client:
             cluster = PublishedSizes(client, driver)
-            cluster.replace(await client.list_slices(driver))
+            cluster.replace(await cluster.listed())
             return cluster.known()
 
     return asyncio.run(ask())

@@ -9,7 +9,8 @@ import pytest
 from hami_kubeletplugin.api.errors import ApiConflict, ApiDenied, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.config import Access
-from hami_kubeletplugin.kube.template_api import PAGE, Namespaced, TemplateClient
+from hami_kubeletplugin.kube.resource_api import PAGE, SLICES_PAGE, kept
+from hami_kubeletplugin.kube.template_api import TEMPLATES, Namespaced, TemplateClient, key_of
 from tests.unit.kube.fakes import new_slice
 
 
@@ -42,13 +43,14 @@ async def test_life_of_a_template(templates: TemplateClient) -> None:
 
 
 async def test_all_templates_in_pages(server: ApiServer, templates: TemplateClient) -> None:
-    """All templates of all namespaces are listed, in pages, and can be watched from there on."""
+    """Of all templates of all namespaces, in pages, what is wanted is kept; and they can be watched from there on."""
     for number in range(PAGE + 3):
         server.put("resourceclaimtemplates", template(f"t{number:04}", namespace=f"n{number % 2}"))
-    listed = await templates.list_templates()
-    assert len({(item["metadata"]["namespace"], item["metadata"]["name"]) for item in listed.items}) == PAGE + 3
+    listed = await kept(
+        templates.pages(TEMPLATES), lambda item: key_of(item) if item["metadata"]["name"] != "t0001" else None
+    )
+    assert len(set(listed.items)) == PAGE + 2
     assert server.requests["list", "resourceclaimtemplates"] == 2
-    assert [item["metadata"]["name"] for item in (await templates.list_templates("t0001")).items] == ["t0001"]
     server.put("resourceclaimtemplates", template("new"))
     server.remove("resourceclaimtemplates", "new", "one")
     server.store.bookmark()
@@ -85,6 +87,21 @@ async def test_leases(templates: TemplateClient) -> None:
     with pytest.raises(ApiConflict):
         await templates.update_lease(created | {"spec": {"holderIdentity": "c"}})
     assert await templates.get_lease("one", "l") == updated
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
+async def test_slices_of_many_nodes_in_pages(server: ApiServer, templates: TemplateClient, version: str) -> None:
+    """The slices of a driver on all nodes come page by page, whatever version is served, in the form of v1."""
+    server.api_versions = (version,)
+    for number in range(2 * SLICES_PAGE + 1):
+        obj = new_slice()
+        obj["metadata"] = {"name": f"slice-{number:04}"}
+        server.put("resourceslices", obj)
+    listed = await kept(templates.slice_pages("gpu.hami.io"), lambda item: item["spec"]["devices"][0])
+    assert len(listed.items) == 2 * SLICES_PAGE + 1
+    assert all(device["allowMultipleAllocations"] is True for device in listed.items)
+    assert server.requests["list", "resourceslices"] == 3
+    assert await kept(templates.slice_pages("other.io"), lambda item: item) == ([], listed.resource_version)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])

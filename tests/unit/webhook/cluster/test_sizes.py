@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.client import Event
-from hami_kubeletplugin.kube.resource_api import Listed
+from hami_kubeletplugin.kube.resource_api import SLICES_PAGE
 from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
 from tests.unit.webhook.cluster.fake_cluster import cluster, in_background
@@ -51,6 +51,20 @@ async def followed() -> AsyncIterator[tuple[ApiServer, PublishedSizes]]:
         async with in_background(sizes.run()):
             await until(lambda: sizes.synced and server.requests["watch", "resourceslices"])
             yield server, sizes
+
+
+async def test_many_nodes() -> None:
+    """Slices of many nodes are asked for in pages, of which nothing but the sizes stays in memory."""
+    async with cluster() as (server, client):
+        for number in range(SLICES_PAGE):
+            server.put("resourceslices", slice_(f"n{number}", device(A100)))
+        server.put("resourceslices", slice_("other", device(T4)))
+        sizes = PublishedSizes(client, "gpu.hami.io")
+        listed = await sizes.listed()
+        assert server.requests["list", "resourceslices"] == 2
+        assert "attributes" not in repr(listed)
+        sizes.replace(listed)
+        assert sizes.known() == (A100, T4)
 
 
 async def test_nodes_come_and_go(followed: tuple[ApiServer, PublishedSizes]) -> None:
@@ -118,7 +132,7 @@ async def test_slices_edited_by_hand(path: tuple[Any, ...], junk: Any) -> None:
     bad = slice_("n", device(A100))
     bad = {"metadata": {"name": "bad"}, "spec": put(bad["spec"], path, junk)}
     sizes = PublishedSizes(None, "gpu.hami.io")  # type: ignore[arg-type]
-    sizes.replace(Listed([bad, slice_("n2", device(T4))], "1"))
+    sizes.take(Event("ADDED", slice_("n2", device(T4))))
     sizes.take(Event("MODIFIED", bad))
     assert T4 in sizes.known()
     assert 1000 in sizes.slots()

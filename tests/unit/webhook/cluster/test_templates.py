@@ -162,7 +162,7 @@ async def test_other_content_is_refused(world: World, *, ours: bool, known: bool
     wrong["spec"] = {"spec": template(7).spec}
     before = world.put(wrong)
     if known:
-        world.templates.replace(await world.client.list_templates())
+        world.templates.replace(await world.templates.listed())
     if dry_run and not known:
         await world.ensure(0, dry_run=True)
     else:
@@ -185,7 +185,7 @@ async def test_one_of_several_is_refused(followed: World) -> None:
 
 async def test_other_content_found_while_stamping(world: World) -> None:
     """What was replaced behind our back is noticed in the answer to the stamp."""
-    world.templates.replace(await world.client.list_templates())
+    world.templates.replace(await world.templates.listed())
     await world.ensure(0)
     wrong = stored()
     wrong["spec"], wrong["metadata"]["uid"] = {"spec": {}}, "new"
@@ -315,7 +315,7 @@ async def test_server_that_drops_fields(followed: World, monkeypatch: pytest.Mon
 
 async def test_own_writes_and_a_late_watch(world: World) -> None:
     """Events and lists from before our own write don't undo what we know, and answers from before an event don't either."""
-    before = await world.client.list_templates()
+    before = await world.templates.listed()
     old = world.put(stored(used=START - timedelta(hours=5)))
     await world.ensure(0)
     assert world.calls == {"create": 1, "get": 1, "patch": 1}
@@ -326,7 +326,7 @@ async def test_own_writes_and_a_late_watch(world: World) -> None:
     assert world.calls == {"create": 1, "get": 1, "patch": 1}
     stamped = world.server.all(RESOURCE)[0]
     world.server.remove(RESOURCE, template().name, "default")
-    world.templates.replace(await world.client.list_templates())
+    world.templates.replace(await world.templates.listed())
     world.templates._note(stamped)
     assert world.templates._known == {}
 
