@@ -4,6 +4,7 @@
     prepare     the node daemon: how long the kubelet waits for it
     admission   the webhook: how long the API server waits for it
     pods        both on a real node: how long pods take to run, with a GPU and without
+    rates       1 to 1,000 pods at once until they are bound, as Kubernetes comes and with its limits on requests raised
 
     versus      of `prepare`: ours and a driver in Go that does what any must, in turns
     daemon      `hami-kubeletplugin run` beside a fake of the kubelet; that reference (its source is reference/)
@@ -13,8 +14,11 @@
     objects     pods and allocated claims, made through the API
     manifests   daemonset.yaml and webhook.yaml in the cluster
     reviews     what the API server sends to the webhook, over TLS
-    follower    when pods run
+    follower    when pods are bound, and when they run
+    control_plane   etcd, API server, controllers and scheduler, without a node
+    nodes       objects that stand for nodes, with our slices
     figures     samples, percentiles, aims; table and JSON
+    plot        curves as an SVG
 
 What is real: API server, etcd, disk, processes, sockets; for `pods` all of a node besides. What is not: GPUs are simulated; for
 `prepare` the caller stands for the kubelet, and the bench writes the allocations as the scheduler would.

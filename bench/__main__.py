@@ -1,4 +1,4 @@
-"""`python -m bench PART... --kubeconfig FILE [--json FILE]`; `hack/bench` brings the cluster."""
+"""`python -m bench PART... [--kubeconfig FILE] [--programs FOLDER] [--json FILE]`; `hack/bench` brings cluster and programs."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import admission, figures, pods, prepare
+from bench import admission, figures, pods, prepare, rates
 from bench.process import Places
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -26,12 +26,21 @@ PARTS: Final = {
     "pods": pods.measure,
     "crowds": pods.measure_crowds,
 }
+"""On the cluster of --kubeconfig."""
+ALONE: Final = {"rates": rates.measure}
+"""On a control plane that they start, out of --programs."""
+DRAWINGS: Final = {"rates": rates.drawing}
+"""Which parts have one."""
 
 
-async def conditions(kubeconfig: Path, places: Places) -> dict[str, Any]:
-    """What the figures depend on."""
+async def version_of(kubeconfig: Path) -> str:
+    """The API server's, e.g. 1.37."""
     async with KubeClient(from_kubeconfig(kubeconfig)) as api:
-        kubernetes = ".".join(map(str, await api.server_version()))
+        return ".".join(map(str, await api.server_version()))
+
+
+def conditions(kubernetes: str, places: Places) -> dict[str, Any]:
+    """What the figures depend on."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "kubernetes": kubernetes,
@@ -65,19 +74,32 @@ async def folders() -> AsyncIterator[Places]:
 async def main() -> None:
     """Run, print the table on stderr and the JSON on stdout or into a file."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--kubeconfig", type=Path, required=True, help="an administrator's")
+    parts = [*PARTS, *ALONE]
+    parser.add_argument("parts", nargs="+", choices=parts, metavar="PART", help=f"of {', '.join(parts)}")
+    parser.add_argument("--kubeconfig", type=Path, help=f"an administrator's; for {', '.join(PARTS)}")
+    parser.add_argument(
+        "--programs",
+        type=lambda given: Path(given).absolute(),
+        help=f"folder of Kubernetes' programs; for {', '.join(ALONE)}",
+    )
     parser.add_argument("--json", type=Path, help="where the JSON goes, to what is there already; default: stdout")
     options = parser.parse_args()
     configure("console", "error")
     results: dict[str, Any] = {}
     for part in options.parts:
         async with folders() as places:
-            around = await conditions(options.kubeconfig, places)
-            found = await PARTS[part](options.kubeconfig, places)
+            if part in ALONE:
+                around = conditions(options.programs.name, places)
+                found = await ALONE[part](options.programs, places)
+            else:
+                around = conditions(await version_of(options.kubeconfig), places)
+                found = await PARTS[part](options.kubeconfig, places)
         around["load at the end"] = os.getloadavg()
         results[part] = figures.document(around, found)
         print(f"\n{part}\n{figures.table(found)}\n", file=sys.stderr)
+        if part in DRAWINGS and options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.with_suffix(f".{part}.svg").write_text(DRAWINGS[part](found))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(options.json.read_text()) if options.json.exists() else {}
