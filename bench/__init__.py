@@ -5,6 +5,7 @@
     admission   the webhook: how long the API server waits for it
     pods        both on a real node: how long pods take to run, with a GPU and without
     rates       1 to 1,000 pods at once until they are bound, as Kubernetes comes and with its limits on requests raised
+    way         of one such pod: where its time goes, out of the logs of all whom it passes
 
     versus      of `prepare`: ours and a driver in Go that does what any must, in turns
     daemon      `hami-kubeletplugin run` beside a fake of the kubelet; that reference (its source is reference/)
@@ -17,6 +18,7 @@
     follower    when pods are bound, and when they run
     control_plane   etcd, API server, controllers and scheduler, without a node
     nodes       objects that stand for nodes, with our slices
+    timeline    of `way`: logs, and the steps that they tell
     figures     samples, percentiles, aims; table and JSON
     plot        curves as an SVG
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import admission, figures, pods, prepare, rates
+from bench import admission, figures, pods, prepare, rates, way
 from bench.process import Places
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -25,6 +25,7 @@ PARTS: Final = {
     "admission": admission.measure,
     "pods": pods.measure,
     "crowds": pods.measure_crowds,
+    "way": way.measure,
 }
 """On the cluster of --kubeconfig."""
 ALONE: Final = {"rates": rates.measure}
