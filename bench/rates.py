@@ -25,7 +25,7 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 
 COUNTS: Final = (1, 2, 4, 6, 8, 10, 30, 100, 300, 1000)
 NODES, PROFILE = 100, "a100x8"
-ROUNDS = 3
+ROUNDS = 5
 """Of small crowds; of large ones as many as make some hundred pods."""
 SETTINGS: Final[Mapping[str, Rates | None]] = {"defaults": None, "raised": Rates(manager=1000, scheduler=1000)}
 KINDS: Final[Mapping[str, Mapping[str, str]]] = {
