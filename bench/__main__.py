@@ -1,21 +1,20 @@
-"""`python -m bench PART... [--kubeconfig FILE] [--programs FOLDER] [--json FILE]`; `hack/bench` brings the cluster."""
+"""`python -m bench PART... [--kubeconfig FILE] [--programs FOLDER] [--json FILE]`; `hack/bench` brings cluster and programs."""
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import admission, figures, pods, prepare, scale
-from bench.control_plane import control_plane
+from bench import admission, figures, pods, prepare, rates, scale, way
 from bench.process import Places
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -26,16 +25,23 @@ PARTS: Final = {
     "admission": admission.measure,
     "pods": pods.measure,
     "crowds": pods.measure_crowds,
+    "way": way.measure,
 }
-"""On a cluster that is there."""
-APART: Final = {"scale": scale.measure}
-"""On a control plane of its own."""
+"""On the cluster of --kubeconfig."""
+ALONE: Final = {"scale": scale.measure, "rates": rates.measure}
+"""On a control plane that they start, out of --programs."""
+DRAWINGS: Final = {"rates": rates.drawing}
+"""Which parts have one."""
 
 
-async def conditions(kubeconfig: Path, places: Places) -> dict[str, Any]:
-    """What the figures depend on."""
+async def version_of(kubeconfig: Path) -> str:
+    """The API server's, e.g. 1.37."""
     async with KubeClient(from_kubeconfig(kubeconfig)) as api:
-        kubernetes = ".".join(map(str, await api.server_version()))
+        return ".".join(map(str, await api.server_version()))
+
+
+def conditions(kubernetes: str, places: Places) -> dict[str, Any]:
+    """What the figures depend on."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "kubernetes": kubernetes,
@@ -55,7 +61,7 @@ def file_system(path: Path) -> str:
     return max(above)[1]
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def folders() -> AsyncIterator[Places]:
     """One on a disk and one in memory, removed at the end. Short paths, since a socket's may have 107 bytes."""
     disk, memory = (Path(tempfile.mkdtemp(prefix="hami-bench-", dir=base)) for base in ("/var/tmp", "/dev/shm"))
@@ -66,46 +72,41 @@ async def folders() -> AsyncIterator[Places]:
             await asyncio.to_thread(shutil.rmtree, folder)
 
 
-async def measured(
-    part: str, kubeconfig: Path | None, programs: Path | None
-) -> tuple[dict[str, Any], Sequence[figures.Figure]]:
-    """The figures of a part, and what they depend on."""
-    async with folders() as places, contextlib.AsyncExitStack() as stack:
-        if part in APART:
-            if programs is None:
-                raise SystemExit(f"{part} needs --programs")
-            work = places.disk / "control-plane"
-            work.mkdir()
-            cluster = await stack.enter_async_context(control_plane(programs, work, scale.RATES))
-            around = await conditions(cluster.kubeconfig, places)
-            found = await APART[part](cluster, places)
-        else:
-            if kubeconfig is None:
-                raise SystemExit(f"{part} needs --kubeconfig")
-            around = await conditions(kubeconfig, places)
-            found = await PARTS[part](kubeconfig, places)
-        return around | {"load at the end": os.getloadavg()}, found
-
-
 async def main() -> None:
     """Run, print the table on stderr and the JSON on stdout or into a file."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    every = [*PARTS, *APART]
-    parser.add_argument("parts", nargs="+", choices=every, metavar="PART", help=f"of {', '.join(every)}")
-    parser.add_argument("--kubeconfig", type=Path, help=f"an administrator's, for {', '.join(PARTS)}")
+    parts = [*PARTS, *ALONE]
+    parser.add_argument("parts", nargs="+", choices=parts, metavar="PART", help=f"of {', '.join(parts)}")
+    parser.add_argument("--kubeconfig", type=Path, help=f"an administrator's; for {', '.join(PARTS)}")
     parser.add_argument(
         "--programs",
         type=lambda given: Path(given).absolute(),
-        help=f"where Kubernetes' own are, for {', '.join(APART)}",
+        help=f"folder of Kubernetes' programs; for {', '.join(ALONE)}",
     )
     parser.add_argument("--json", type=Path, help="where the JSON goes, to what is there already; default: stdout")
     options = parser.parse_args()
+    for option, given, its in (
+        ("--kubeconfig", options.kubeconfig, [*PARTS]),
+        ("--programs", options.programs, [*ALONE]),
+    ):
+        if given is None and (lacking := [part for part in options.parts if part in its]):
+            parser.error(f"{option} is needed for {', '.join(lacking)}")
     configure("console", "error")
     results: dict[str, Any] = {}
     for part in options.parts:
-        around, found = await measured(part, options.kubeconfig, options.programs)
+        async with folders() as places:
+            if part in ALONE:
+                around = conditions(options.programs.name, places)
+                found = await ALONE[part](options.programs, places)
+            else:
+                around = conditions(await version_of(options.kubeconfig), places)
+                found = await PARTS[part](options.kubeconfig, places)
+        around["load at the end"] = os.getloadavg()
         results[part] = figures.document(around, found)
         print(f"\n{part}\n{figures.table(found)}\n", file=sys.stderr)
+        if part in DRAWINGS and options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.with_suffix(f".{part}.svg").write_text(DRAWINGS[part](found))
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         earlier = json.loads(options.json.read_text()) if options.json.exists() else {}

@@ -21,6 +21,13 @@ _PEER: Final = 23380
 _API: Final = 27443
 """Ports of its own, beside any cluster that may run."""
 _OURS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+_USERS: Final = {
+    "kubeconfig": "admin",
+    # By these names the webhook's configuration tells claims that people write from those that are made from templates.
+    "manager.kubeconfig": "system:kube-controller-manager",
+    "scheduler.kubeconfig": "system:kube-scheduler",
+}
+"""Who may do anything, by the file with their token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +63,19 @@ async def control_plane(programs: Path, work: Path, rates: Rates | None = None) 
     """Start one and wait until it answers.
 
     Args:
-        programs: Folder of hack/cluster/build.
+        programs: Folder of hack/cluster/build, as an absolute path.
         work: An empty folder.
         rates: None as Kubernetes has it.
     """
-    token = secrets.token_hex(16)
-    (work / "tokens.csv").write_text(f"{token},admin,admin,system:masters\n")
+    tokens = {file: secrets.token_hex(16) for file in _USERS}
+    lines = (f"{tokens[file]},{user},{user},system:masters\n" for file, user in _USERS.items())
+    (work / "tokens.csv").write_text("".join(lines))
     await _key(work / "sa.key")
+    for file, token in tokens.items():
+        (work / file).write_text(_KUBECONFIG.format(port=_API, token=token))
+    (work / "scheduler.yaml").write_text(_SCHEDULER.format(work=work, client=_client(rates)))
     kubeconfig = work / "kubeconfig"
-    kubeconfig.write_text(_KUBECONFIG.format(port=_API, token=token))
-    (work / "scheduler.yaml").write_text(_SCHEDULER.format(kubeconfig=kubeconfig, client=_client(rates)))
-    options = _options(work, kubeconfig, rates)
+    options = _options(work, rates)
     processes: dict[str, Process] = {}
     async with contextlib.AsyncExitStack() as stack:
 
@@ -104,7 +113,7 @@ async def _key(path: Path) -> None:
         raise RuntimeError("openssl genrsa failed")
 
 
-def _options(work: Path, kubeconfig: Path, rates: Rates | None) -> dict[str, list[str]]:
+def _options(work: Path, rates: Rates | None) -> dict[str, list[str]]:
     manager = [f"--kube-api-qps={rates.manager}", f"--kube-api-burst={2 * rates.manager}"] if rates else []
     key, certificates = f"{work}/sa.key", f"{work}/certificates"
     return {
@@ -132,7 +141,7 @@ def _options(work: Path, kubeconfig: Path, rates: Rates | None) -> dict[str, lis
             "--service-cluster-ip-range=10.96.0.0/16",
         ],
         "kube-controller-manager": [
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={work}/manager.kubeconfig",
             f"--service-account-private-key-file={key}",
             "--use-service-account-credentials=false",
             "--leader-elect=false",
@@ -161,5 +170,5 @@ _SCHEDULER: Final = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection: {{leaderElect: false}}
-clientConnection: {{kubeconfig: {kubeconfig}{client}}}
+clientConnection: {{kubeconfig: {work}/scheduler.kubeconfig{client}}}
 """

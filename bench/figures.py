@@ -18,6 +18,7 @@ class Figure:
         unit: Of the samples and aims.
         samples: At least one.
         p50_aim, p99_aim: Limits; with `at_least` the other way round. None = for comparison only.
+        at: For a point of a curve, where it is, such as a number of pods; the curve is all figures of that name.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Figure:
     p50_aim: float | None = None
     p99_aim: float | None = None
     at_least: bool = False
+    at: float | None = None
 
     @property
     def p50(self) -> float:
@@ -48,6 +50,7 @@ class Figure:
         """For programs."""
         return {
             "name": self.name,
+            **({} if self.at is None else {"at": self.at}),
             "unit": self.unit,
             "samples": len(self.samples),
             "p50": round(self.p50, 4),
@@ -101,7 +104,7 @@ def table(figures: Sequence[Figure]) -> str:
         verdict = {None: "", True: "met", False: "MISSED"}[figure.met]
         rows.append(
             (
-                figure.name,
+                figure.name if figure.at is None else f"{figure.name}: {figure.at:g}",
                 f"{figure.p50:.2f}",
                 "" if single else f"{figure.p99:.2f}",
                 figure.unit,

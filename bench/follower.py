@@ -1,4 +1,4 @@
-"""When pods run and when they are gone, as a watch tells it."""
+"""When pods are bound, when they run and when they are gone, as a watch tells it."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from hami_kubeletplugin.kube.call import Call
-from hami_kubeletplugin.kube.client import Client
+from hami_kubeletplugin.kube.client import Client, Event
 from hami_kubeletplugin.kube.resource_api import watch_query
 
 _LONGEST: Final = 1800
@@ -21,11 +21,13 @@ class Pods:
 
     Attributes:
         there: Their names.
-        running: Name -> when it began to run, on the clock of time.perf_counter. Those that are gone stay in here.
+        bound: Name -> when it had got its node, on the clock of time.perf_counter. Those that are gone stay in here.
+        running: The same for when it began to run.
     """
 
     def __init__(self) -> None:
         self.there: set[str] = set()
+        self.bound: dict[str, float] = {}
         self.running: dict[str, float] = {}
         self._changed = asyncio.Condition()
 
@@ -42,21 +44,33 @@ class Pods:
             raise TimeoutError(f"{what}: not in {_PATIENCE:g} s; {len(self.there)} pods are there") from None
 
     async def follow(self, api: Client, path: str, since: str) -> None:
-        """Take in what happens after resource version `since`; the end of the watch is an error."""
-        async for event in api.watch(Call("watch", "pods", path, query=watch_query(since, _LONGEST)), _LONGEST):
-            now = time.perf_counter()
-            if event.type == "BOOKMARK":
-                continue
-            name = event.object["metadata"]["name"]
-            async with self._changed:
-                if event.type == "DELETED":
-                    self.there.discard(name)
-                else:
-                    self.there.add(name)
-                    if event.object["status"].get("phase") == "Running":
-                        self.running.setdefault(name, now)
-                self._changed.notify_all()
+        """Take in what happens after resource version `since`.
+
+        The API server ends the watch of one who reads too slowly, as we may while we create many pods, so the next one goes on
+        where that ended. One that ends with nothing new is an error.
+        """
+        before = ""
+        while since != before:
+            before = since
+            async for event in api.watch(Call("watch", "pods", path, query=watch_query(since, _LONGEST)), _LONGEST):
+                now = time.perf_counter()
+                since = event.object["metadata"]["resourceVersion"]
+                if event.type != "BOOKMARK":
+                    await self._take_in(event, now)
         raise RuntimeError("the watch of pods ended")
+
+    async def _take_in(self, event: Event, now: float) -> None:
+        name = event.object["metadata"]["name"]
+        async with self._changed:
+            if event.type == "DELETED":
+                self.there.discard(name)
+            else:
+                self.there.add(name)
+                if "nodeName" in event.object["spec"]:
+                    self.bound.setdefault(name, now)
+                if event.object["status"].get("phase") == "Running":
+                    self.running.setdefault(name, now)
+            self._changed.notify_all()
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bench import admission, templates
-from bench.control_plane import ControlPlane, Rates
+from bench.control_plane import ControlPlane, Rates, control_plane
 from bench.figures import Figure, Watch, say
 from bench.fleet import Fleet, fleet
 from bench.manifests import token_of
@@ -40,8 +40,20 @@ RATES: Final = Rates(manager=500, scheduler=500)
 _SERVERS: Final = ("kube-apiserver", "etcd", "kube-scheduler")
 
 
-async def measure(cluster: ControlPlane, places: Places) -> list[Figure]:
-    """Everything, in order."""
+async def measure(programs: Path, places: Places) -> list[Figure]:
+    """Everything, in order.
+
+    Args:
+        programs: Folder of hack/cluster/build.
+        places: For the control plane, the webhook and the publishers.
+    """
+    work = places.disk / "control-plane"
+    work.mkdir()
+    async with control_plane(programs, work, RATES) as cluster:
+        return await _measure(cluster, places)
+
+
+async def _measure(cluster: ControlPlane, places: Places) -> list[Figure]:
     access = from_kubeconfig(cluster.kubeconfig)
     counts = Counts(access)
     async with (

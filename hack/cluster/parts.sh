@@ -18,7 +18,7 @@ declare -A program=(
 )
 
 load_settings() { # what `up` was told, for those who come later
-  version= node=node-1 gates= runtime_config= manager_qps= kubelet_root=/var/lib/kubelet
+  version= node=node-1 gates= runtime_config= api_qps= audit= kubelet_root=/var/lib/kubelet
   # shellcheck disable=SC1091
   [ ! -f settings ] || . ./settings
   bin=$dir/bin/$version
@@ -107,8 +107,9 @@ ready() { # PART: wait until it answers; the others have no one waiting for them
 }
 
 start() { # PART
-  local flags=()
+  local flags=() rates=()
   running "$1" && return
+  [ -z "$api_qps" ] || rates=(--kube-api-qps="$api_qps" --kube-api-burst="$((2 * api_qps))")
   [ -z "$gates" ] || flags+=(--feature-gates="$gates")
   case $1 in
     etcd)
@@ -118,6 +119,7 @@ start() { # PART
       ;;
     apiserver)
       [ -z "$runtime_config" ] || flags+=(--runtime-config="$runtime_config")
+      [ -z "$audit" ] || flags+=(--audit-policy-file=audit.yaml --audit-log-path=log/audit.log)
       launch apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
         --tls-cert-file=pki/apiserver.crt --tls-private-key-file=pki/apiserver.key --client-ca-file=pki/ca.crt \
         --service-account-key-file=pki/sa.pub --service-account-signing-key-file=pki/sa.key \
@@ -127,14 +129,13 @@ start() { # PART
         --kubelet-certificate-authority=pki/ca.crt --kubelet-preferred-address-types=InternalIP "${flags[@]}"
       ;;
     manager)
-      [ -z "$manager_qps" ] || flags+=(--kube-api-qps="$manager_qps" --kube-api-burst="$((2 * manager_qps))")
       launch manager --kubeconfig=pki/manager.kubeconfig --authentication-kubeconfig=pki/manager.kubeconfig \
         --authorization-kubeconfig=pki/manager.kubeconfig --service-account-private-key-file=pki/sa.key \
-        --root-ca-file=pki/ca.crt --use-service-account-credentials --leader-elect=false --bind-address=127.0.0.1 "${flags[@]}"
+        --root-ca-file=pki/ca.crt --use-service-account-credentials --leader-elect=false --bind-address=127.0.0.1 "${flags[@]}" "${rates[@]}"
       ;;
     scheduler)
       launch scheduler --kubeconfig=pki/scheduler.kubeconfig --authentication-kubeconfig=pki/scheduler.kubeconfig \
-        --authorization-kubeconfig=pki/scheduler.kubeconfig --leader-elect=false --bind-address=127.0.0.1 "${flags[@]}"
+        --authorization-kubeconfig=pki/scheduler.kubeconfig --leader-elect=false --bind-address=127.0.0.1 "${flags[@]}" "${rates[@]}"
       ;;
     containerd) launch containerd -c containerd.toml ;;
     kubelet)
