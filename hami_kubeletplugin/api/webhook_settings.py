@@ -65,6 +65,18 @@ class Conversion(Options):
         description="DRA driver name, as set for the node daemon.",
     )
     device_class: str = Field("", description="DeviceClass that requests name. Default: as the driver.")
+    kubernetes: str = Field(
+        "",
+        pattern=r"^(1\.[0-9]{1,3})?$",
+        description="The cluster's Kubernetes, e.g. 1.35. Default: what its API server says; for convert, 1.36 or newer.",
+    )
+    max_separate_requests: int = Field(
+        4,
+        ge=1,
+        le=names.MAX_GPUS_PER_CONTAINER,
+        description="Most GPUs of a container on Kubernetes 1.35, where each needs a request of its own: with more, a pod that "
+        "fits nowhere holds up the scheduler for all pods of the cluster.",
+    )
     replace_scheduler: str | None = Field(
         None, description="A schedulerName, such as hami-scheduler, that GPU pods get the default scheduler for."
     )
@@ -83,6 +95,15 @@ class Conversion(Options):
         if len(set(self.resources)) != len(self.resources):
             raise ValueError("two resources have the same name")
         return self
+
+    @property
+    def separate_requests(self) -> bool:
+        """Whether GPUs of one request may be shares of one GPU, so that each needs a request of its own.
+
+        From 1.36.0 on the allocator looks for the next device of a request behind the one before
+        (k8s.io/dynamic-resource-allocation structured/internal/incubating).
+        """
+        return bool(self.kubernetes) and tuple(map(int, self.kubernetes.split("."))) < (1, 36)
 
     @property
     def resources(self) -> tuple[str, ...]:

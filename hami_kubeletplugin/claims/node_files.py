@@ -57,6 +57,8 @@ class NodeFiles:
         former = self._former(uid)
         if former is not None:
             _refuse_other_gpus(prepared, former)
+        else:
+            _refuse_one_gpu_for_several(prepared)
         has_spec = self._specs.exists(uid)
         new = not has_spec and not self._records.exists(uid)
         try:
@@ -128,3 +130,17 @@ def _refuse_other_gpus(prepared: Prepared, former: Prepared) -> None:
                 f"{prepared.ref}: device {share.device} was GPU {uuid} when it was allocated and is GPU {share.uuid} now; "
                 "delete the pod so that a GPU is allocated anew"
             )
+
+
+def _refuse_one_gpu_for_several(prepared: Prepared) -> None:
+    """`count: 2` means two GPUs; kube-scheduler 1.35 may give two shares of one. What was prepared before goes on."""
+    seen: set[tuple[str, str | None, str]] = set()
+    for share in prepared.shares:
+        key = share.request, share.subrequest, share.device
+        if key in seen:
+            raise ClaimError(
+                f"{prepared.ref}: request {share.request!r} is for several GPUs and was given shares of one, {share.device}; "
+                "kube-scheduler before 1.36 does that. Upgrade it and delete the pod, or write a request for each GPU, kept "
+                "apart by distinctAttribute"
+            )
+        seen.add(key)

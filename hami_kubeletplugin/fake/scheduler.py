@@ -6,7 +6,7 @@ default, ranges and valid values are kept, shares of one device add up to at mos
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -34,16 +34,21 @@ class FakeScheduler:
         Raises:
             LookupError: No device has room.
         """
-        results = [
-            self._place(r["name"], r["exactly"]["capacity"]["requests"]) for r in claim["spec"]["devices"]["requests"]
-        ]
+        results: list[Json] = []
+        for request in claim["spec"]["devices"]["requests"]:
+            given: list[str] = []
+            for _ in range(request["exactly"].get("count", 1)):
+                results.append(self._place(request["name"], request["exactly"]["capacity"]["requests"], given))
+                given.append(results[-1]["device"])
         config = [{"source": "FromClaim", **entry} for entry in claim["spec"]["devices"].get("config", [])]
         reserved = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
         status = {"allocation": {"devices": {"results": results, "config": config}}, "reservedFor": [reserved]}
         return {**claim, "status": status}
 
-    def _place(self, request: str, wanted: Mapping[str, str]) -> Json:
+    def _place(self, request: str, wanted: Mapping[str, str], given: Collection[str]) -> Json:
         for pool, driver, device in self._devices:
+            if device["name"] in given:
+                continue
             amounts = {name: _amount(capacity, wanted.get(name)) for name, capacity in device["capacity"].items()}
             if all(
                 self._taken[device["name"], name] + amount <= quantity.parse(device["capacity"][name]["value"])

@@ -2,7 +2,8 @@
 
 API server ──reviews──> server ──> admission ──> convert
                           │           ├──> templates ──watch, create, stamp──> API server
-                     certificates     └──> sizes ──watch──> API server
+                     certificates     ├──> sizes ──watch──> API server
+                                      └─── version ──get──> API server
                                            collector ──unused templates──> API server
 """
 
@@ -26,6 +27,7 @@ from hami_kubeletplugin.webhook.certificate.source import certificates_for
 from hami_kubeletplugin.webhook.cluster.collector import Collector
 from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
 from hami_kubeletplugin.webhook.cluster.templates import Templates
+from hami_kubeletplugin.webhook.cluster.version import ServerVersion
 
 log = get_logger()
 _T = TypeVar("_T")
@@ -68,10 +70,16 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
         metrics.watch_certificate(lambda: certificates.expires_at)
         admission = Admission(settings, settings.configuration, templates, sizes)
 
+        version = None if settings.kubernetes else ServerVersion(api, admission.cluster_is)
+
         def missing() -> list[str]:
             # Both stay true when the API server goes away later: most pods are answered from what is known, the others are
             # told to try again, and if all replicas left the Service at once nobody would get even that.
-            known = {"the list of ResourceClaimTemplates": templates.synced, "the list of ResourceSlices": sizes.synced}
+            known = {
+                "the list of ResourceClaimTemplates": templates.synced,
+                "the list of ResourceSlices": sizes.synced,
+                "the API server's version": version is None or version.synced,
+            }
             return [what for what, is_there in known.items() if not is_there]
 
         server = AdmissionServer(
@@ -80,7 +88,7 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
         log.info("starting", version=__version__, driver=settings.driver_name)
         try:
             async with asyncio.TaskGroup() as tasks:
-                parts: list[_Part] = [templates, sizes, collector]
+                parts: list[_Part] = [templates, sizes, collector, *([version] if version else [])]
                 running = [tasks.create_task(part.run(), name=type(part).__name__) for part in parts]
                 tls = await _unless(stop, certificates.start())
                 if tls is not None:

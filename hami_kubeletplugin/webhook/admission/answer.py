@@ -70,6 +70,10 @@ class Admission:
         self._rules, self._configuration = rules, configuration
         self._templates, self._sizes = templates, sizes
 
+    def cluster_is(self, kubernetes: str) -> None:
+        """Convert for that Kubernetes from now on, e.g. `1.36`."""
+        self._rules = self._rules.model_copy(update={"kubernetes": kubernetes})
+
     async def mutate(self, review: Review, deadline: float) -> Answer:
         """Convert a pod that is created; one that is applied again stays as it was converted."""
         where = f"the MutatingWebhookConfiguration {self._configuration} for /mutate"

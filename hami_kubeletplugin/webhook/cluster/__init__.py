@@ -2,5 +2,6 @@
 
 collector       unused templates go
 templates       a pod's templates exist before the pod does
+version         which Kubernetes it is
 sizes           which kinds of GPU there are, for percentages
 """

@@ -9,8 +9,9 @@ from typing import Any
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
+from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.conversion.convert import Operation, Pod, convert, names_ours
+from hami_kubeletplugin.webhook.conversion.convert import ContainerPath, Converted, Operation, Pod, convert, names_ours
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup
 
 
@@ -28,24 +29,37 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
     """
     if names_ours(old, rules):
         return ()
-    made = convert(_unscheduled(pod), rules, sizes)
+    new = _unscheduled(pod)
+    made = convert(new, rules, sizes)
     if not made.patch:
         return ()
+    other = _first_other(made, pod)
+    if other is not None and _first_other(convert(new, _as_before_1_36(rules), sizes), pod) is not None:
+        raise AdmissionError(
+            f"spec.{other.list}[{other.number}].resources: the GPUs of a pod can't change, and this asks for others than it has: "
+            "delete the pod, then apply it"
+        )
+    return tuple(
+        _without_new_claim(pod, operation) for operation in made.patch if operation["path"].endswith("/resources")
+    )
+
+
+def _first_other(made: Converted, pod: Pod) -> ContainerPath | None:
+    """The first container that would have another claim than it has."""
     template_of = {
         str(claim.get("name")): claim.get("resourceClaimTemplateName")
         for _, claim in fields.mappings(pod["spec"].get("resourceClaims"))
     }
     for use in made.claims:
         claims = _claims(pod, use.place.pointer)
-        had = [template_of.get(str(claim.get("name"))) for _, claim in fields.mappings(claims)]
-        if use.template.name not in had:
-            raise AdmissionError(
-                f"spec.{use.place.list}[{use.place.number}].resources: the GPUs of a pod can't change, and this asks for "
-                "others than it has: delete the pod, then apply it"
-            )
-    return tuple(
-        _without_new_claim(pod, operation) for operation in made.patch if operation["path"].endswith("/resources")
-    )
+        if use.template.name not in [template_of.get(str(claim.get("name"))) for _, claim in fields.mappings(claims)]:
+            return use.place
+    return None
+
+
+def _as_before_1_36(rules: Conversion) -> Conversion:
+    """As pods were converted on Kubernetes 1.35, or by version 0.1.0 of this program: some live through an upgrade."""
+    return rules.model_copy(update={"kubernetes": "1.35", "max_separate_requests": MAX_GPUS_PER_CONTAINER})
 
 
 def _unscheduled(pod: Pod) -> Pod:

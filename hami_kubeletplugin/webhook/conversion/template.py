@@ -75,10 +75,8 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
         AdmissionError: A percentage, and none of those GPUs, or too many kinds of them, come into question.
     """
     devices: Object = {"requests": _requests(demand, selection, rules, sizes)}
-    if demand.gpus > 1:
-        distinct = {"distinctAttribute": names.qualified(rules.driver_name, names.UUID)}
-        same = [{"matchAttribute": attribute} for attribute in selection.same]
-        devices["constraints"] = [distinct, *same]
+    if constraints := _constraints(demand, selection, rules):
+        devices["constraints"] = constraints
     config = {"corePolicy": demand.core_policy, "priority": demand.priority}
     if any(config.values()):
         parameters = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND}
@@ -88,15 +86,20 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     if len(canonical) > LARGEST:
         raise AdmissionError(
-            f"the annotations' lists of GPUs and types, once for each of {demand.gpus} GPUs and each memory size, make a claim "
-            f"of {len(canonical)} characters, and Kubernetes takes {LARGEST}: shorten the lists"
+            "the annotations' lists of GPUs and types, once for each request and each memory size, make a claim of "
+            f"{len(canonical)} characters, and Kubernetes takes {LARGEST}: shorten the lists"
         )
     return Template(names.TEMPLATE_PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec)
 
 
-def _request_names(count: int) -> Sequence[str]:
-    # One request each: GPUs of one request of count N are not always different (docs/decisions.md).
-    return ["gpu"] if count == 1 else [f"gpu-{index}" for index in range(count)]
+def _constraints(demand: Demand, selection: Selection, rules: Conversion) -> list[Object]:
+    """One GPU shares everything with itself, and may lack the attribute."""
+    if demand.gpus == 1:
+        return []
+    same = [{"matchAttribute": attribute} for attribute in selection.same]
+    if not rules.separate_requests:
+        return same
+    return [{"distinctAttribute": names.qualified(rules.driver_name, names.UUID)}, *same]
 
 
 def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: Iterable[GpuSize]) -> list[Object]:
@@ -107,6 +110,15 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
     # All of the memory is what a request gets that names none: the policy that the node daemon publishes says so. To name it
     # would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
     listed = [] if percent is None or percent == 100 else _sizes(selection, rules, sizes)
+    # One request for all, where its GPUs are always different. Equal requests are tried in every order before the scheduler says
+    # no, node by node, while no other pod of the cluster is scheduled (docs/decisions.md).
+    separate = rules.separate_requests and demand.gpus > 1
+    if separate and demand.gpus > rules.max_separate_requests:
+        raise AdmissionError(
+            f"{demand.gpus} GPUs for one container are more than {rules.max_separate_requests}: on Kubernetes {rules.kubernetes} "
+            "each is a request of its own, and a pod with so many that fits nowhere holds up the scheduler for all pods of the "
+            "cluster. Ask for less, go to Kubernetes 1.36, or have an administrator raise --max-separate-requests"
+        )
 
     def device(memory_mib: int | None, *more: str) -> Object:
         memory = {} if memory_mib is None else {names.MEMORY: quantity.binary(memory_mib * names.MIB)}
@@ -115,7 +127,7 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
             "deviceClassName": rules.device_class,
             **({"selectors": selectors} if selectors else {}),
             "allocationMode": "ExactCount",
-            "count": 1,
+            "count": 1 if separate else demand.gpus,
             "capacity": {"requests": {**memory, **capacity}},
         }
 
@@ -130,7 +142,8 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
             ]
         }
 
-    return [{"name": name, **request()} for name in _request_names(demand.gpus)]
+    called = [f"gpu-{index}" for index in range(demand.gpus)] if separate else ["gpu"]
+    return [{"name": name, **request()} for name in called]
 
 
 def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) -> list[int]:

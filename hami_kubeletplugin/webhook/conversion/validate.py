@@ -24,6 +24,7 @@ _KNOWN: Final = (names.MEMORY, names.CORES, names.SHARES)
 _POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, names.MAX_SHARERS + 1))
 _LONGEST: Final = 32
 """Elements of each list that are looked at. The API server takes no more; who comes from elsewhere must not keep us busy."""
+_MANY_REQUESTS: Final = 4
 _ONE_OR_ALL: Final = f'write "1" for one slot, or "{names.SHARES_TOTAL}" for the whole GPU'
 
 
@@ -53,7 +54,10 @@ class _Amount(NamedTuple):
 class _Wish(NamedTuple):
     """A request, or one alternative of a request, for devices of our class."""
 
+    request: str
+    """Path of the request."""
     path: str
+    """Its own."""
     names: frozenset[str]
     """What constraints may call it."""
     fields: Mapping[str, Any]
@@ -76,13 +80,17 @@ def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) 
     warnings: list[str] = []
     constraints = [mapping(constraint) for constraint in _list(devices.get("constraints"))]
     flat = obj.get("apiVersion") == "resource.k8s.io/v1beta1"
-    for wish in _wishes(devices, path, rules.device_class, flat=flat):
+    wishes = list(_wishes(devices, path, rules.device_class, flat=flat))
+    uuid = names.qualified(rules.driver_name, names.UUID)
+    for wish in wishes:
         requests = mapping(at(wish.fields, "capacity", "requests"))
         for name, written in requests.items():
             problem, warning = _judge(f"{wish.path}.capacity.requests", name, written, slots)
             problems += filter(None, [problem])
             warnings += filter(None, [warning])
-        warnings += filter(None, [_count_warning(wish, constraints, names.qualified(rules.driver_name, names.UUID))])
+        if rules.separate_requests:
+            warnings += filter(None, [_count_warning(wish, constraints, uuid)])
+    warnings += _apart_warnings(wishes, constraints, uuid, path)
     return Verdict(tuple(problems), tuple(warnings))
 
 
@@ -99,13 +107,13 @@ def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iter
 def _wishes(devices: Mapping[str, Any], path: str, device_class: str, *, flat: bool) -> Iterator[_Wish]:
     for index, entry in enumerate(_list(devices.get("requests"))):
         request, where, name = mapping(entry), f"{path}.requests[{index}]", str(at(entry, "name"))
-        found = [(where, frozenset({name}), request)] if flat else []
+        found = [(where, where, frozenset({name}), request)] if flat else []
         if not flat:
-            found.append((f"{where}.exactly", frozenset({name}), mapping(request.get("exactly"))))
+            found.append((where, f"{where}.exactly", frozenset({name}), mapping(request.get("exactly"))))
         for number, alternative in enumerate(map(mapping, _list(request.get("firstAvailable")))):
             called = frozenset({name, f"{name}/{alternative.get('name')}"})
-            found.append((f"{where}.firstAvailable[{number}]", called, alternative))
-        yield from (_Wish(*wish) for wish in found if wish[2].get("deviceClassName") == device_class)
+            found.append((where, f"{where}.firstAvailable[{number}]", called, alternative))
+        yield from (_Wish(*wish) for wish in found if wish[3].get("deviceClassName") == device_class)
 
 
 def _judge(path: str, name: object, written: object, slots: Collection[int]) -> tuple[str, str]:
@@ -195,6 +203,20 @@ def _count_warning(wish: _Wish, constraints: Sequence[Mapping[str, Any]], uuid: 
             f"{count} requests"
         )
     return ""
+
+
+def _apart_warnings(
+    wishes: Sequence[_Wish], constraints: Sequence[Mapping[str, Any]], uuid: str, path: str
+) -> Iterator[str]:
+    """The scheduler tries equal requests in every order before it says no, on each node, and schedules nothing else meanwhile."""
+    for index, constraint in enumerate(constraints):
+        apart = len({wish.request for wish in wishes if _covers(constraint, wish, uuid)})
+        if apart >= _MANY_REQUESTS:
+            yield (
+                f"{path}.constraints[{index}].distinctAttribute: {apart} requests are kept apart by it: while no node has room "
+                f"for all, each try holds up the scheduler for all pods of the cluster. Where the GPUs are to be alike, write "
+                f"one request with count: {apart} instead, from Kubernetes 1.36 on, whose GPUs are always different"
+            )
 
 
 def _covers(constraint: Mapping[str, Any], wish: _Wish, attribute: str) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from hami_kubeletplugin.api.errors import RecordDamaged
+from hami_kubeletplugin.claims import node_files
 from tests.unit.claims.file_faults import faults
 from tests.unit.claims.node import Node, devices, refusal
-from tests.unit.claims.objects import UUID, Json, claim, gpu, inventory, result, simple
+from tests.unit.claims.objects import UUID, Json, claim, container, gpu, inventory, pod, result, simple
 
 
 async def test_the_answer_is_the_same_and_nothing_is_written_again(node: Node, one: Json) -> None:
@@ -161,6 +162,25 @@ async def test_a_device_name_that_means_another_gpu_now_is_refused(node: Node, o
     message = refusal((await node.prepare(one))[0])
     assert (
         f"device hami-gpu-0 was GPU {UUID[0]} when it was allocated and is GPU {UUID[1]} now; delete the pod" in message
+    )
+
+
+async def test_one_gpu_for_a_request_of_two_is_refused(node: Node) -> None:
+    """kube-scheduler 1.35 may give a request of two GPUs two shares of one. A pod that runs on such a claim already goes on."""
+    twice = claim("twin", [result(0, share="a"), result(0, share="b")])
+    node.api.put(twice, pod("p", container("x", "twin")))
+    message = refusal((await node.prepare(twice))[0])
+    assert "request 'gpu' is for several GPUs and was given shares of one, hami-gpu-0" in message
+    assert node.snapshot() == {}
+    # As 0.1.0 did.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_files, "_refuse_one_gpu_for_several", lambda _: None)
+        first = devices((await node.prepare(twice))[0])
+    assert devices((await node.prepare(twice))[0]) == first
+    apart = claim("apart", [result(0, request="a"), result(0, request="b")])
+    node.api.put(apart, pod("p", container("x", "apart")))
+    assert len(devices((await node.prepare(apart))[0])) == 2, (
+        "two requests may share a GPU, unless a constraint says otherwise"
     )
 
 

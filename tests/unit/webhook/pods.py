@@ -195,6 +195,8 @@ RULES = st.builds(
     default_memory=st.sampled_from([0, 0, 2000]),
     default_cores=st.sampled_from([0, 0, 25, 100]),
     gpu_core_policy=st.sampled_from(["default", "force", "disable"]),
+    kubernetes=st.sampled_from(["", "1.37", "1.35"]),
+    max_separate_requests=st.just(16),
     replace_scheduler=st.sampled_from([None, "hami-scheduler"]),
 )
 """Settings, with the names that HAMi ships."""

@@ -123,15 +123,21 @@ def granted(converted: Json, templates: Mapping[str, Mapping[str, Any]]) -> dict
 def _read(spec: Mapping[str, Any]) -> Asked:
     requests = spec["devices"]["requests"]
     constraints = spec["devices"].get("constraints", [])
-    assert len(requests) == 1 or [next(iter(c.values())) for c in constraints if "distinctAttribute" in c]
+    apart = [next(iter(c.values())) for c in constraints if "distinctAttribute" in c]
+    assert bool(apart) == (len(requests) > 1), "GPUs of one request are always different"
     devices = [{0: r["exactly"]} if "exactly" in r else {_of(a): a for a in r["firstAvailable"]} for r in requests]
     assert all(device == devices[0] for device in devices), "the GPUs of a container are alike"
     capacities = {size: one["capacity"]["requests"] for size, one in devices[0].items()}
-    assert all((one["allocationMode"], one["count"]) == ("ExactCount", 1) for one in devices[0].values())
+    counts = {one["count"] for one in devices[0].values()}
+    assert all(one["allocationMode"] == "ExactCount" for one in devices[0].values())
+    assert len(counts) == 1
+    assert 1 in (len(requests), *counts)
     some = next(iter(capacities.values()))
     assert all((c["cores"], c["shares"]) == (some["cores"], some["shares"]) for c in capacities.values())
     mib = {size: whole(c["memory"]) // 2**20 if "memory" in c else None for size, c in capacities.items()}
-    return Asked(len(requests), tuple(sorted(mib.items())), whole(some["cores"]), whole(some["shares"]) == 10_000)
+    return Asked(
+        len(requests) * counts.pop(), tuple(sorted(mib.items())), whole(some["cores"]), whole(some["shares"]) == 10_000
+    )
 
 
 def _of(alternative: Mapping[str, Any]) -> int:

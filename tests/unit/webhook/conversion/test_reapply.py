@@ -85,3 +85,21 @@ def test_updates_that_name_nothing_of_ours() -> None:
     """What is already converted, and stays so, is not touched."""
     live = running(pod(container("main", {"nvidia.com/gpu": "1"})))
     assert reapplied(live, live, RULES, sizes) == ()
+
+
+def test_pods_that_live_through_an_upgrade() -> None:
+    """What was converted on Kubernetes 1.35, or by 0.1.0, has a request for each GPU; its manifest can still be applied."""
+    manifest = pod(container("main", {"nvidia.com/gpu": "8", "nvidia.com/gpumem": "4000"}))
+    before = Conversion(kubernetes="1.35", max_separate_requests=16)
+    live = patched(manifest, convert(manifest, before, sizes).patch)
+    live["spec"]["nodeName"] = "n1"
+    assert running(manifest) != live, "today it would be another template"
+    update = applied(manifest, live)
+    assert patched(update, reapplied(update, live, RULES, sizes)) == live
+    with pytest.raises(AdmissionError, match="the GPUs of a pod can't change"):
+        reapplied(
+            applied(pod(container("main", {"nvidia.com/gpu": "7", "nvidia.com/gpumem": "4000"})), live),
+            live,
+            RULES,
+            sizes,
+        )

@@ -75,20 +75,55 @@ def test_capacities(wanted: Demand, chosen: Selection, capacity: dict[str, str])
 
 @pytest.mark.parametrize("count", [2, 16])
 def test_several_gpus(count: int) -> None:
-    """One request each, all alike, and all on different GPUs."""
-    found = devices(demand(gpus=count), driver_name="other.example")
+    """One request for all: the scheduler has each order of equal requests to try before it says no, and of one none."""
+    for version in ("", "1.36", "1.37", "1.100"):
+        found = devices(demand(gpus=count), kubernetes=version)
+        (request,) = found["requests"]
+        assert (request["name"], request["exactly"]["allocationMode"], request["exactly"]["count"]) == (
+            "gpu",
+            "ExactCount",
+            count,
+        )
+        assert "constraints" not in found
+
+
+def test_several_gpus_of_a_percentage() -> None:
+    """All of them are of one alternative, so of one memory size."""
+    (request,) = devices(percent(50, gpus=4), None, A100, H100)["requests"]
+    assert [alternative["count"] for alternative in request["firstAvailable"]] == [4, 4]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_gpus_before_1_36(count: int) -> None:
+    """One request each, all alike, and all on different GPUs: those of one request may be shares of one GPU there."""
+    found = devices(demand(gpus=count), driver_name="other.example", kubernetes="1.35")
     assert [request.pop("name") for request in found["requests"]] == [f"gpu-{index}" for index in range(count)]
     assert all(request == found["requests"][0] for request in found["requests"])
     assert found["constraints"] == [{"distinctAttribute": "other.example/uuid"}]
 
 
+def test_more_gpus_than_are_harmless_before_1_36() -> None:
+    """Refused with both numbers and what to do, and an administrator may allow more."""
+    with pytest.raises(
+        AdmissionError,
+        match=r"^5 GPUs for one container are more than 4: on Kubernetes 1\.35 .* holds up the scheduler .*"
+        r"go to Kubernetes 1\.36, or have an administrator raise --max-separate-requests$",
+    ):
+        made(demand(gpus=5), kubernetes="1.35")
+    assert len(devices(demand(gpus=8), kubernetes="1.35", max_separate_requests=8)["requests"]) == 8
+
+
 def test_gpus_that_share_something() -> None:
     """Each wish is a constraint over all GPUs; one GPU shares everything with itself, and may lack the attribute."""
     chosen = Selection(same=("resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"))
-    assert devices(demand(gpus=2), chosen)["constraints"] == [
-        {"distinctAttribute": "gpu.hami.io/uuid"},
+    same = [
         {"matchAttribute": "resource.kubernetes.io/numaNode"},
         {"matchAttribute": "resource.kubernetes.io/pcieRoot"},
+    ]
+    assert devices(demand(gpus=2), chosen)["constraints"] == same
+    assert devices(demand(gpus=2), chosen, kubernetes="1.35")["constraints"] == [
+        {"distinctAttribute": "gpu.hami.io/uuid"},
+        *same,
     ]
     assert "constraints" not in devices(demand(), chosen)
 
@@ -215,15 +250,17 @@ def test_the_object() -> None:
 
 
 def test_a_claim_too_large_to_store_is_refused() -> None:
-    """Long lists, once for each of 16 GPUs and each of 8 sizes: said in words, instead of an error of etcd."""
+    """Long lists, once for each of 16 requests and each of 8 sizes: said in words, instead of an error of etcd."""
     long = tuple(f"{n:0>60}" for n in range(120))
     chosen = Selection(uuids=long, not_uuids=long)
     sizes = [GpuSize("x", 1000 + n) for n in range(8)]
+    old = {"kubernetes": "1.35", "max_separate_requests": 16}
     with pytest.raises(
         AdmissionError, match=r"make a claim of \d+ characters, and Kubernetes takes \d+: shorten the lists"
     ):
-        made(percent(50, gpus=16), chosen, *sizes)
-    assert len(json.dumps(made(percent(50, gpus=2), chosen, *sizes).spec)) < module.LARGEST
+        made(percent(50, gpus=16), chosen, *sizes, **old)
+    for few in (made(percent(50, gpus=2), chosen, *sizes, **old), made(percent(50, gpus=16), chosen, *sizes)):
+        assert len(json.dumps(few.spec)) < module.LARGEST
 
 
 def test_a_size_of_an_unknown_model() -> None:

@@ -1,5 +1,6 @@
 """webhook.validate: claims that people wrote by hand, held against what the devices publish."""
 
+import re
 from typing import Any
 
 import pytest
@@ -172,7 +173,8 @@ def test_lists_that_no_api_server_sends() -> None:
     }
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {"devices": devices}}
     problems, warnings = validate(obj, RULES, {1000})
-    assert (len(problems), len(warnings)) == (64, 32)
+    assert (len(problems), len(warnings)) == (64, 0)
+    assert len(validate(obj, Conversion(kubernetes="1.35"), {1000}).warnings) == 32
 
 
 def test_requests_of_other_classes_are_not_ours() -> None:
@@ -183,7 +185,7 @@ def test_requests_of_other_classes_are_not_ours() -> None:
 
 def test_names_of_class_and_driver_follow_the_settings() -> None:
     """A cluster that comes from HAMi-DRA has other names."""
-    rules = Conversion(driver_name="hami-core-gpu.project-hami.io")
+    rules = Conversion(driver_name="hami-core-gpu.project-hami.io", kubernetes="1.35")
     devices = {"requests": [{"name": "a", "exactly": {**asking(BAD, count=2), "deviceClassName": rules.device_class}}]}
     verdict = validate(claim(devices), rules, SLOTS)
     assert len(verdict.problems) == 1
@@ -204,11 +206,44 @@ def test_names_of_class_and_driver_follow_the_settings() -> None:
 )
 def test_a_count_that_may_land_on_one_gpu(count: int, constraints: list[Any], *, warned: bool) -> None:
     """Kubernetes 1.35 puts `count: 2` on one GPU unless a constraint forbids it, and 3 even then: a warning, no more."""
-    verdict = validate(claim({**exactly({}, count=count), "constraints": constraints}), RULES, SLOTS)
+    obj = claim({**exactly({}, count=count), "constraints": constraints})
+    assert validate(obj, RULES, SLOTS) == Verdict(), "newer ones never do"
+    verdict = validate(obj, Conversion(kubernetes="1.35"), SLOTS)
     assert not verdict.problems
     assert [warning.split(": ")[0] for warning in verdict.warnings] == (
         ["spec.devices.requests[0].exactly.count"] if warned else []
     )
+
+
+@pytest.mark.parametrize(
+    ("ours", "constraint", "warned"),
+    [
+        (3, DISTINCT, 0),
+        (4, DISTINCT, 4),
+        (16, DISTINCT, 16),
+        (16, {**DISTINCT, "requests": ["r0", "r1", "r2", "other"]}, 0),
+        (16, {**DISTINCT, "requests": ["r0", "r1", "r2", "r3"]}, 4),
+        (16, {"matchAttribute": "gpu.hami.io/uuid"}, 0),
+        (16, {"distinctAttribute": "gpu.example.com/uuid"}, 0),
+    ],
+)
+def test_requests_kept_apart_hold_up_the_scheduler(ours: int, constraint: dict[str, Any], warned: int) -> None:
+    """From four equal requests on there is a warning that says what to write; other drivers' requests don't count."""
+    requests = [{"name": f"r{number}", "exactly": asking({})} for number in range(ours)]
+    theirs = {"name": "other", "exactly": {"deviceClassName": "gpu.example.com"}}
+    verdict = validate(claim({"requests": [*requests, theirs], "constraints": [constraint]}), RULES, SLOTS)
+    assert not verdict.problems
+    assert [
+        bool(re.search(rf"constraints\[0\]\.distinctAttribute: {warned} requests .*count: {warned} ", said))
+        for said in verdict.warnings
+    ] == ([True] if warned else [])
+
+
+def test_alternatives_are_one_request() -> None:
+    """What counts is how many requests there are to put in order."""
+    some = [{"name": "a", **asking({})}, {"name": "b", **asking({})}]
+    requests = [{"name": f"r{number}", "firstAvailable": some} for number in range(3)]
+    assert validate(claim({"requests": requests, "constraints": [DISTINCT]}), RULES, SLOTS) == Verdict()
 
 
 json_values = st.recursive(
