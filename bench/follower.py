@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final
 
 from hami_kubeletplugin.kube.call import Call
 from hami_kubeletplugin.kube.client import Client, Event
@@ -22,12 +22,14 @@ class Pods:
     Attributes:
         there: Their names.
         bound: Name -> when it had got its node, on the clock of time.perf_counter. Those that are gone stay in here.
+        refused: The same for when the scheduler first said that no node has room for it.
         running: The same for when it began to run.
     """
 
     def __init__(self) -> None:
         self.there: set[str] = set()
         self.bound: dict[str, float] = {}
+        self.refused: dict[str, float] = {}
         self.running: dict[str, float] = {}
         self._changed = asyncio.Condition()
 
@@ -68,9 +70,20 @@ class Pods:
                 self.there.add(name)
                 if "nodeName" in event.object["spec"]:
                     self.bound.setdefault(name, now)
+                if any(map(_fits_nowhere, event.object["status"].get("conditions") or ())):
+                    self.refused.setdefault(name, now)
                 if event.object["status"].get("phase") == "Running":
                     self.running.setdefault(name, now)
             self._changed.notify_all()
+
+
+def _fits_nowhere(condition: Mapping[str, Any]) -> bool:
+    """After a try: a pod whose claim is not there yet says something else."""
+    return (
+        condition["type"] == "PodScheduled"
+        and condition["status"] == "False"
+        and "nodes are available" in condition.get("message", "")
+    )
 
 
 @contextlib.asynccontextmanager
