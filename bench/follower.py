@@ -79,11 +79,8 @@ class Pods:
 
 def _fits_nowhere(condition: Mapping[str, Any]) -> bool:
     """After a try: a pod whose claim is not there yet says something else."""
-    return (
-        condition["type"] == "PodScheduled"
-        and condition["status"] == "False"
-        and "nodes are available" in condition.get("message", "")
-    )
+    tried = "nodes are available" in condition.get("message", "")
+    return condition["type"] == "PodScheduled" and condition["status"] == "False" and tried
 
 
 @contextlib.asynccontextmanager
