@@ -6,6 +6,7 @@
     pods           both on a real node: how long pods take to run, with a GPU and without
     rates          1 to 1,000 pods at once until they are bound, as Kubernetes comes and with its limits on requests raised
     way            of one such pod: where its time goes, out of the logs of all whom it passes
+    unschedulable  pods that fit nowhere: when the scheduler says so, and who waits meanwhile
     scale          1,000 nodes that are only objects, with our publishers: what the API server has to bear
 
     versus         of `prepare`: ours and a driver in Go that does what any must, in turns

@@ -1,0 +1,50 @@
+"""What pods for several GPUs cost the scheduler, on a control plane of its own whose nodes are only objects."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bench.control_plane import Rates, control_plane
+from bench.follower import followed
+from bench.nodes import add_nodes
+from bench.objects import Namespace
+from bench.unschedulable import NOWHERE, Refusal, Scheduling, device_class
+from hami_kubeletplugin.kube.config import from_kubeconfig
+from hami_kubeletplugin.kube.resource_api import KubeClient
+from tests.e2e.cluster import Cluster
+
+NODES = 20
+ONE, EIGHT = [NOWHERE], [{"nvidia.com/gpu": "8"}]
+MULTIPLE = 8
+"""So many times the scheduler's time for a single GPU eight may take; as eight requests, kept apart, it was 200 times."""
+
+
+@pytest.mark.since("1.36")
+def test_a_pod_for_eight_gpus_that_fits_nowhere_holds_nobody_up(cluster: Cluster, tmp_path: Path) -> None:
+    """On 20 busy nodes, each with 7 of 8 GPUs free, it is refused soon, and a plain pod created meanwhile has its node soon."""
+    one, eight = asyncio.run(_refusals(cluster.directory / "bin" / cluster.version, tmp_path))
+    assert sum(each.verdict for each in eight) < MULTIPLE * sum(each.verdict for each in one)
+    assert sum(each.bystander for each in eight) < MULTIPLE * sum(each.bystander for each in one)
+
+
+async def _refusals(programs: Path, work: Path) -> tuple[list[Refusal], list[Refusal]]:
+    """Of pods for one GPU that no node has, and of pods for eight, in turns."""
+    one: list[Refusal] = []
+    eight: list[Refusal] = []
+    async with (
+        control_plane(programs, work, Rates(manager=1000, scheduler=1000)) as plane,
+        KubeClient(from_kubeconfig(plane.kubeconfig), timeout=60) as api,
+    ):
+        namespace = Namespace(api, "scheduling")
+        await namespace.create()
+        await device_class(api)
+        await add_nodes(api, NODES, "a100x8")
+        async with followed(api, namespace.pods) as pods:
+            scheduling = Scheduling(api, namespace, pods)
+            await scheduling.take_a_gpu_of([f"gpu-{number:03}" for number in range(NODES)])
+            await scheduling.refused(ONE)  # what is made once
+            for _ in range(5):
+                one.append(await scheduling.refused(ONE))
+                eight.append(await scheduling.refused(EIGHT))
+    return one, eight
