@@ -126,3 +126,30 @@ def test_other_configurations(cluster: Cluster, token: Path, kind: str) -> None:
         cluster.kubectl("--kubeconfig", str(token), "delete", kind, "hami-webhook")
     with pytest.raises(KubectlFailed, match="forbidden"):
         cluster.kubectl("--kubeconfig", str(token), "get", kind, "--ignore-not-found")
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "allowed"),
+    [
+        ("list", "pods", "default", True),
+        ("get", "pods", "default", False),
+        ("create", "pods", "default", False),
+        ("get", "secrets", "default", False),
+        ("list", "secrets", "hami-system", False),
+        ("get", "secrets/hami-webhook-tls", "hami-system", True),
+        ("create", "secrets", "hami-system", False),
+        ("create", "serviceaccounts/token", "hami-system", False),
+        ("update", "resourceclaims", "default", False),
+        ("create", "clusterrolebindings", "default", False),
+        ("update", "validatingadmissionpolicies", "default", False),
+        ("list", "nodes", "default", False),
+    ],
+)
+def test_rights(cluster: Cluster, token: Path, verb: str, resource: str, namespace: str, *, allowed: bool) -> None:
+    """It reads what it needs to know about pods and their templates, and its own Secret, and nothing that gives it more."""
+    words = ("--kubeconfig", str(token), "auth", "can-i", verb, resource, "-n", namespace, "--quiet")
+    if allowed:
+        cluster.kubectl(*words)
+    else:
+        with pytest.raises(KubectlFailed):
+            cluster.kubectl(*words)
