@@ -19,6 +19,7 @@ from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
+from hami_kubeletplugin.webhook.conversion.placements import placements
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
 
 Pod = Mapping[str, Any]
@@ -30,6 +31,11 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 MOST_CONTAINERS: Final = 256
 """With GPUs, in one pod. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
 _LONGEST_LABEL: Final = 63
+_NAMED: Final = 16
+"""So many claims are named in an error."""
+_MAX: Final = 2**62
+_MIB_OF_A_PERCENT: Final = 1024
+"""Of a GPU with 100 GiB; only to put claims in order."""
 
 
 class ContainerPath(NamedTuple):
@@ -131,6 +137,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     if holders:
         _refuse(spec, places, holders, where)
     uses = _uses(spec, holders, where)
+    _refuse_many(uses, rules, where)
     return Converted(
         templates=tuple({use.template.name: use.template for use in uses}.values()),
         patch=tuple(_patch(spec, asking, uses, rules)),
@@ -165,6 +172,36 @@ def _refuse(
             f"{where}spec.nodeName: a pod with GPUs has to go through the scheduler, which allocates them; with a node named "
             "here it would wait for ever. ContainerClaim spec.nodeSelector with kubernetes.io/hostname"
         )
+
+
+def _refuse_many(uses: Sequence[ContainerClaim], rules: Conversion, where: str) -> None:
+    counts = [demand.gpus for demand in _by_difficulty(uses).values()]
+    if rules.separate_requests:
+        counts = [1] * sum(counts)
+    if rules.max_placements and placements(counts, rules.max_placements) > rules.max_placements:
+        gpus = " + ".join(map(str, counts[:_NAMED])) + (" + ..." if len(counts) > _NAMED else "")
+        raise AdmissionError(
+            f"{where}spec: on a node without room for the GPUs of this pod ({gpus}) the scheduler has more than "
+            f"{rules.max_placements} choices to try before it knows, and schedules no other pod of the cluster meanwhile. Ask "
+            "for fewer GPUs in one pod, or have an administrator raise --max-placements"
+        )
+
+
+def _by_difficulty(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
+    """The pod's claims, the most demanding first.
+
+    The scheduler takes them in order, and one that has room nowhere is found out at once if no other comes before it.
+    """
+    claims = {use.claim: use.demand for use in uses}
+    return dict(sorted(claims.items(), key=lambda claim: _difficulty(claim[1]), reverse=True))
+
+
+def _difficulty(demand: Demand) -> tuple[bool, int, int, int]:
+    percent = demand.memory_percent or 0
+    memory = (
+        demand.memory_mib if demand.memory_mib is not None else _MAX if percent == 100 else percent * _MIB_OF_A_PERCENT
+    )
+    return demand.exclusive, demand.gpus, memory, demand.cores
 
 
 def _named(holders: Sequence[_Holder]) -> str:
@@ -230,8 +267,9 @@ def _patch(
             resources["claims"] = [*_claims_of(container), {"name": claim_of[place]}]
         yield {"op": "replace", "path": f"{place.pointer}/resources", "value": resources}
     if uses:
-        new = {use.claim: {"name": use.claim, "resourceClaimTemplateName": use.template.name} for use in uses}
-        claims = [*(spec.get("resourceClaims") or ()), *new.values()]
+        template_of = {use.claim: use.template.name for use in uses}
+        new = [{"name": name, "resourceClaimTemplateName": template_of[name]} for name in _by_difficulty(uses)]
+        claims = [*(spec.get("resourceClaims") or ()), *new]
         yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
         if rules.replace_scheduler and spec.get("schedulerName") == rules.replace_scheduler:
             yield {"op": "replace", "path": "/spec/schedulerName", "value": DEFAULT_SCHEDULER}

@@ -9,7 +9,6 @@ from typing import Any
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
-from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.convert import ContainerPath, Converted, Operation, Pod, convert, names_ours
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup
@@ -30,6 +29,7 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
     if names_ours(old, rules):
         return ()
     new = _unscheduled(pod)
+    rules = rules.model_copy(update={"max_placements": 0})  # it has its GPUs
     made = convert(new, rules, sizes)
     if not made.patch:
         return ()
@@ -59,7 +59,7 @@ def _first_other(made: Converted, pod: Pod) -> ContainerPath | None:
 
 def _as_before_1_36(rules: Conversion) -> Conversion:
     """As pods were converted on Kubernetes 1.35, or by version 0.1.0 of this program: some live through an upgrade."""
-    return rules.model_copy(update={"kubernetes": "1.35", "max_separate_requests": MAX_GPUS_PER_CONTAINER})
+    return rules.model_copy(update={"kubernetes": "1.35"})
 
 
 def _unscheduled(pod: Pod) -> Pod:

@@ -111,14 +111,8 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
     # would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
     listed = [] if percent is None or percent == 100 else _sizes(selection, rules, sizes)
     # One request for all, where its GPUs are always different. Equal requests are tried in every order before the scheduler says
-    # no, node by node, while no other pod of the cluster is scheduled (docs/decisions.md).
+    # no, node by node, while no other pod of the cluster is scheduled (docs/decisions.md, `placements`).
     separate = rules.separate_requests and demand.gpus > 1
-    if separate and demand.gpus > rules.max_separate_requests:
-        raise AdmissionError(
-            f"{demand.gpus} GPUs for one container are more than {rules.max_separate_requests}: on Kubernetes {rules.kubernetes} "
-            "each is a request of its own, and a pod with so many that fits nowhere holds up the scheduler for all pods of the "
-            "cluster. Ask for less, go to Kubernetes 1.36, or have an administrator raise --max-separate-requests"
-        )
 
     def device(memory_mib: int | None, *more: str) -> Object:
         memory = {} if memory_mib is None else {names.MEMORY: quantity.binary(memory_mib * names.MIB)}

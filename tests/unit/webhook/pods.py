@@ -196,7 +196,7 @@ RULES = st.builds(
     default_cores=st.sampled_from([0, 0, 25, 100]),
     gpu_core_policy=st.sampled_from(["default", "force", "disable"]),
     kubernetes=st.sampled_from(["", "1.37", "1.35"]),
-    max_separate_requests=st.just(16),
+    max_placements=st.just(0),
     replace_scheduler=st.sampled_from([None, "hami-scheduler"]),
 )
 """Settings, with the names that HAMi ships."""

@@ -104,7 +104,60 @@ def test_containers_of_the_same_need_share_a_template_not_a_claim() -> None:
     assert len(made.templates) == 2
     assert claims(result) == {"a": ["gpu-a"], "b": ["gpu-b"], "c": ["gpu-c"]}
     used = [entry["resourceClaimTemplateName"] for entry in result["spec"]["resourceClaims"]]
-    assert used[0] == used[1] != used[2]
+    assert used[0] != used[1] == used[2]
+
+
+def test_the_most_demanding_claim_comes_first() -> None:
+    """The scheduler takes claims in order: what fits nowhere is found out before all places of all others were tried."""
+    one = pod(
+        container("little", {MEMORY: 100}),
+        container("cores", {MEMORY: 100, CORES: 50}),
+        container("huge", {MEMORY: 1000000}),
+        container("half", {PERCENT: 50}),
+        container("all", {PERCENT: 100, CORES: 10}),
+        container("two", {GPU: 2, MEMORY: 100}),
+        container("whole", {GPU: 1}),
+        resourceClaims=[{"name": "theirs", "resourceClaimName": "c"}],
+    )
+    _, result = converted(one, max_placements=0)
+    names = [entry["name"] for entry in result["spec"]["resourceClaims"]]
+    assert names == ["theirs", "gpu-whole", "gpu-two", "gpu-all", "gpu-huge", "gpu-half", "gpu-cores", "gpu-little"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "version", "told"),
+    [
+        ([{GPU: 9}], "", None),
+        ([{GPU: 10}], "", "(10)"),
+        ([SHARE] * 5, "", None),
+        ([SHARE] * 6, "", "(1 + 1 + 1 + 1 + 1 + 1)"),
+        ([{GPU: 4}, {GPU: 3}, SHARE], "", "(4 + 3 + 1)"),
+        ([SHARE] * 17, "", "(1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + ...)"),
+        ([{GPU: 5}], "1.35", None),
+        ([{GPU: 6}], "1.35", "(1 + 1 + 1 + 1 + 1 + 1)"),
+    ],
+)
+def test_pods_that_would_hold_up_the_scheduler(limits: list[Any], version: str, told: str | None) -> None:
+    """Refused with how many GPUs and how many choices, and what to do; an administrator may allow more, or all."""
+    one = pod(*(container(f"c{number}", each) for number, each in enumerate(limits)))
+    rules = Conversion(kubernetes=version)
+    if told is None:
+        assert convert(one, rules, lambda: SIZES).templates
+        return
+    with pytest.raises(AdmissionError) as caught:
+        convert(one, rules, lambda: SIZES, where="spec.template.")
+    assert str(caught.value) == (
+        f"spec.template.spec: on a node without room for the GPUs of this pod {told} the scheduler has more than 300 choices to "
+        "try before it knows, and schedules no other pod of the cluster meanwhile. Ask for fewer GPUs in one pod, or have an "
+        "administrator raise --max-placements"
+    )
+    assert convert(one, Conversion(kubernetes=version, max_placements=0), lambda: SIZES).templates
+
+
+def test_an_init_container_with_the_same_need_is_no_choice_more() -> None:
+    """It uses a later container's claim."""
+    init = [container(f"i{number}", SHARE) for number in range(20)]
+    assert converted(pod(*(container(f"c{number}", SHARE) for number in range(5)), initContainers=init))[0].templates
 
 
 def test_init_containers() -> None:
@@ -163,19 +216,20 @@ def test_names_of_claims() -> None:
     """DNS labels, also for the longest names, and no two alike."""
     names = ["x" * 63, "x" * 62 + "y", "x" * 59, "x" * 60, "x" * 53 + "-" * 9 + "z", "a", "a-2"]
     taken = [{"name": "gpu-a", "resourceClaimName": "c"}, {"name": "gpu-" + "x" * 59, "resourceClaimName": "c"}]
-    made, result = converted(pod(*(container(name, SHARE) for name in names), resourceClaims=taken))
+    made, result = converted(pod(*(container(name, SHARE) for name in names), resourceClaims=taken), max_placements=0)
     found = [entry["name"] for entry in result["spec"]["resourceClaims"]]
     assert len(set(found)) == len(names) + 2
     assert all(len(name) <= 63 and not name.endswith("-") for name in found)
     assert claims(result)["a"] == ["gpu-a-2"]
     assert claims(result)["a-2"] == ["gpu-a-2-2"]
-    assert made == converted(pod(*(container(name, SHARE) for name in names), resourceClaims=taken))[0]
+    again = pod(*(container(name, SHARE) for name in names), resourceClaims=taken)
+    assert made == converted(again, max_placements=0)[0]
 
 
 def test_128_containers() -> None:
     """Each has its claim, one template is enough, also when all have one name (which the API server will refuse)."""
     for name in ("c{}", "c"):
-        made, result = converted(pod(*(container(name.format(n), SHARE) for n in range(128))))
+        made, result = converted(pod(*(container(name.format(n), SHARE) for n in range(128))), max_placements=0)
         assert len(made.templates) == 1
         assert len({entry["name"] for entry in result["spec"]["resourceClaims"]}) == 128
 

@@ -48,7 +48,7 @@ def test_a_node_named_beforehand() -> None:
 def test_a_pod_that_would_keep_the_webhook_busy() -> None:
     """What would take seconds, in which nobody else is answered, is refused at once: the API server looks at names later."""
     most = [container("c", SHARE) for _ in range(MOST_CONTAINERS)]
-    assert len(claims_of(pod(*most))) == MOST_CONTAINERS
+    assert len(convert(pod(*most), Conversion(max_placements=0), list).claims) == MOST_CONTAINERS
     assert refusal(pod(*most, container("c", SHARE))).startswith(
         f"spec: {MOST_CONTAINERS + 1} containers ask for GPUs, "
     )

@@ -90,7 +90,7 @@ def test_updates_that_name_nothing_of_ours() -> None:
 def test_pods_that_live_through_an_upgrade() -> None:
     """What was converted on Kubernetes 1.35, or by 0.1.0, has a request for each GPU; its manifest can still be applied."""
     manifest = pod(container("main", {"nvidia.com/gpu": "8", "nvidia.com/gpumem": "4000"}))
-    before = Conversion(kubernetes="1.35", max_separate_requests=16)
+    before = Conversion(kubernetes="1.35", max_placements=0)
     live = patched(manifest, convert(manifest, before, sizes).patch)
     live["spec"]["nodeName"] = "n1"
     assert running(manifest) != live, "today it would be another template"

@@ -102,17 +102,6 @@ def test_several_gpus_before_1_36(count: int) -> None:
     assert found["constraints"] == [{"distinctAttribute": "other.example/uuid"}]
 
 
-def test_more_gpus_than_are_harmless_before_1_36() -> None:
-    """Refused with both numbers and what to do, and an administrator may allow more."""
-    with pytest.raises(
-        AdmissionError,
-        match=r"^5 GPUs for one container are more than 4: on Kubernetes 1\.35 .* holds up the scheduler .*"
-        r"go to Kubernetes 1\.36, or have an administrator raise --max-separate-requests$",
-    ):
-        made(demand(gpus=5), kubernetes="1.35")
-    assert len(devices(demand(gpus=8), kubernetes="1.35", max_separate_requests=8)["requests"]) == 8
-
-
 def test_gpus_that_share_something() -> None:
     """Each wish is a constraint over all GPUs; one GPU shares everything with itself, and may lack the attribute."""
     chosen = Selection(same=("resource.kubernetes.io/numaNode", "resource.kubernetes.io/pcieRoot"))
@@ -254,7 +243,7 @@ def test_a_claim_too_large_to_store_is_refused() -> None:
     long = tuple(f"{n:0>60}" for n in range(120))
     chosen = Selection(uuids=long, not_uuids=long)
     sizes = [GpuSize("x", 1000 + n) for n in range(8)]
-    old = {"kubernetes": "1.35", "max_separate_requests": 16}
+    old = {"kubernetes": "1.35"}
     with pytest.raises(
         AdmissionError, match=r"make a claim of \d+ characters, and Kubernetes takes \d+: shorten the lists"
     ):

@@ -1,0 +1,29 @@
+"""How much the scheduler has to try before it finds that a node has no room for the GPUs of a pod. Pure.
+
+kube-scheduler's allocator goes through the claims of a pod one after the other, and of a request through all sets of as many
+devices as it counts (k8s.io/dynamic-resource-allocation structured/internal/incubating); what turns out not to fit makes it take
+back the last choice and try another. It does so for each node within one scheduling cycle, in which no other pod is scheduled.
+"""
+
+from collections.abc import Sequence
+from math import comb
+
+
+def placements(counts: Sequence[int], most: int) -> int:
+    """The choices that it makes on a node where one GPU less is free than the pod wants; not counted on beyond `most`.
+
+    That is the most that equal claims can cost. Of others so much only if the more demanding come first: a claim that has room
+    nowhere, behind four that have it on eight GPUs, is found out after 8 x 8 x 8 x 8 tries.
+
+    Args:
+        counts: GPUs of each request, in the order of the claims.
+        most: Enough to know that it is more.
+    """
+    free, ways, tried = sum(counts) - 1, 1, 0
+    for count in counts:
+        tried += ways * sum(comb(free, picked) for picked in range(1, min(count, free) + 1))
+        ways *= comb(free, count)
+        free -= count
+        if ways == 0 or tried > most:
+            break
+    return tried
