@@ -114,6 +114,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             node=settings.node_name,
             boot_id=boot_id,
             timeout=settings.prepare_timeout,
+            rights=settings.claim_rights,
         )
         recovery = Recovery(
             claims=claims,

@@ -10,7 +10,7 @@ that is not kept.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -57,6 +57,42 @@ class GpuConfig(BaseModel):
     def policy(self) -> Policy:
         """What of it concerns the enforcement in a container."""
         return Policy(**{field.name: getattr(self, field.name) for field in fields(Policy)})
+
+
+class ClaimRights(NamedTuple):
+    """What claims may say about their own limits. A DeviceClass, which administrators make, may say all of it.
+
+    Attributes:
+        shared_containers: `allowSharedContainers: true`, by which each of several containers gets the whole limit.
+        core_policy_disable: `corePolicy: disable`, by which none has a core limit.
+    """
+
+    shared_containers: bool = True
+    core_policy_disable: bool = True
+
+    def check(self, config: GpuConfig, where: str) -> None:
+        """Refuse what a claim may not say.
+
+        Args:
+            config: A claim's.
+            where: Its field path, for the message.
+
+        Raises:
+            ConfigError: It lifts a limit that has to stay.
+        """
+        refused = {
+            "allowSharedContainers: true": config.allow_shared_containers and not self.shared_containers,
+            "corePolicy: disable": config.core_policy == "disable" and not self.core_policy_disable,
+        }
+        for said, is_refused in refused.items():
+            if is_refused:
+                raise ConfigError(
+                    f"{where}: {said} is refused in claims on this node, by its administrator; leave it out, or use a "
+                    "DeviceClass that says it"
+                )
+
+
+ALL_RIGHTS: Final = ClaimRights()
 
 
 def decode(parameters: object, where: str) -> GpuConfig:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import SettingsError
+from hami_kubeletplugin.api.gpuconfig import ClaimRights
 
 DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
@@ -128,6 +129,15 @@ class Settings(Sharing, Discovery, Identity):
     nvidia_cdi_hook: str = Field(
         "/usr/bin/nvidia-cdi-hook", description="Path of nvidia-cdi-hook on the host, for --driver-edits=toolkit."
     )
+    shared_containers: Literal["allowed", "refused"] = Field(
+        "allowed",
+        description="Whether a claim may say allowSharedContainers: true, by which each of several containers gets the whole "
+        "limit. A DeviceClass may in any case.",
+    )
+    core_policy_disable: Literal["allowed", "refused"] = Field(
+        "allowed",
+        description="Whether a claim may say corePolicy: disable, by which it has no core limit. A DeviceClass may in any case.",
+    )
     boot_id_file: Path = Field(
         Path("/proc/sys/kernel/random/boot_id"), description="Changes when the node boots; all caches are fresh then."
     )
@@ -156,6 +166,11 @@ class Settings(Sharing, Discovery, Identity):
     )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+    @property
+    def claim_rights(self) -> ClaimRights:
+        """What claims may say about their own limits."""
+        return ClaimRights(self.shared_containers == "allowed", self.core_policy_disable == "allowed")
 
 
 def _explain(detail: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from hami_kubeletplugin.api import gpuconfig, names
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError
-from hami_kubeletplugin.api.gpuconfig import GpuConfig
+from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights, GpuConfig
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.kube import quantity
 
@@ -71,7 +71,9 @@ def has_devices_of(claim: Json, driver: str, *, node: str | None = None) -> bool
     return any(result.get("driver") == driver and node in (None, result.get("pool")) for result in _results(claim))
 
 
-def read_claim(claim: Json, ref: ClaimRef, *, driver: str, node: str) -> AllocatedClaim:
+def read_claim(
+    claim: Json, ref: ClaimRef, *, driver: str, node: str, rights: ClaimRights = ALL_RIGHTS
+) -> AllocatedClaim:
     """Check a ResourceClaim and take out what concerns us.
 
     Results and configs of other drivers are ignored.
@@ -81,6 +83,7 @@ def read_claim(claim: Json, ref: ClaimRef, *, driver: str, node: str) -> Allocat
         ref: What the kubelet asked for; the UID has to agree.
         driver: Our driver name.
         node: Our node.
+        rights: What it may say about its own limits.
 
     Raises:
         ClaimError: Replaced, not allocated, allocated elsewhere, or with a result that can't be kept as a limit.
@@ -95,7 +98,7 @@ def read_claim(claim: Json, ref: ClaimRef, *, driver: str, node: str) -> Allocat
     if not claim.get("status", {}).get("allocation"):
         raise ClaimError(f"{ref} is not allocated (status.allocation is empty); the scheduler has to do that first")
     _check_node(claim, ref, node)
-    configs = _configs(claim, ref, driver)
+    configs = _configs(claim, ref, driver, rights)
     shares = tuple(
         _share(result, f"{ref}: status.allocation.devices.results[{index}]", node, configs)
         for index, result in enumerate(_results(claim))
@@ -178,7 +181,7 @@ def _whole(result: Json, capacity: str, where: str) -> int:
     return int(value)
 
 
-def _configs(claim: Json, ref: ClaimRef, driver: str) -> list[tuple[frozenset[str], GpuConfig]]:
+def _configs(claim: Json, ref: ClaimRef, driver: str, rights: ClaimRights) -> list[tuple[frozenset[str], GpuConfig]]:
     """Our configs, weakest first: those of the class, then those of the claim, each in order."""
     layers: dict[str, list[tuple[frozenset[str], GpuConfig]]] = {"FromClass": [], "FromClaim": []}
     entries: Iterable[Json] = (claim["status"]["allocation"].get("devices") or {}).get("config") or []
@@ -191,6 +194,8 @@ def _configs(claim: Json, ref: ClaimRef, driver: str) -> list[tuple[frozenset[st
         if source not in layers:
             raise ClaimError(f"{where}.source: {source!r} is neither FromClass nor FromClaim")
         config = gpuconfig.decode(opaque.get("parameters"), f"{where}.opaque.parameters")
+        if source == "FromClaim":
+            rights.check(config, f"{where}.opaque.parameters")
         layers[source].append((frozenset(entry.get("requests") or []), config))
     return layers["FromClass"] + layers["FromClaim"]
 

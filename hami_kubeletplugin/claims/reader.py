@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable, ClaimError
+from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, PodRef, has_devices_of, read_claim
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 from hami_kubeletplugin.kube.claim_api import Wanted
@@ -75,6 +76,7 @@ class ClaimReader:
         node: Our node name.
         deadline: By the monotonic clock.
         guess: Remembers across calls how pods call their claims.
+        rights: What claims may say about their own limits.
         closing: Set when nobody waits for the call any more: what isn't known by then is not asked for again.
     """
 
@@ -86,9 +88,11 @@ class ClaimReader:
         node: str,
         deadline: float,
         guess: PodGuess,
+        rights: ClaimRights = ALL_RIGHTS,
         closing: threading.Event | None = None,
     ) -> None:
         self._api, self._driver, self._node, self._deadline, self._guess = api, driver, node, deadline, guess
+        self._rights = rights
         self._closing = closing or threading.Event()
         self._lock = threading.Lock()
         self._answers: dict[Wanted, Future[Json | ApiError]] = {}
@@ -108,7 +112,7 @@ class ClaimReader:
         if isinstance(found, ApiError):
             raise found
         self._guess.learn(found)
-        return read_claim(found, ref, driver=self._driver, node=self._node)
+        return self._read(found, ref)
 
     def pods(self, claim: AllocatedClaim) -> list[Pod]:
         """The pods that the claim is reserved for, less those that have finished or are gone.
@@ -165,8 +169,11 @@ class ClaimReader:
                 raise other
             if has_devices_of(other, self._driver):
                 ref = ClaimRef(namespace, name, str(other["metadata"]["uid"]))
-                neighbours.append(read_claim(other, ref, driver=self._driver, node=self._node))
+                neighbours.append(self._read(other, ref))
         return neighbours
+
+    def _read(self, claim: Json, ref: ClaimRef) -> AllocatedClaim:
+        return read_claim(claim, ref, driver=self._driver, node=self._node, rights=self._rights)
 
     def _get(self, wanted: Sequence[Wanted], *, beside: Sequence[Wanted] = ()) -> list[Json | ApiError]:
         """The answers, each asked for by one thread of the call; the others wait for it.

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
+from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights
 from hami_kubeletplugin.api.names import cdi_kind
 from hami_kubeletplugin.claims.locks import ClaimLocks
 from hami_kubeletplugin.claims.node_files import NodeFiles
@@ -48,6 +49,7 @@ class Claims:
         driver: Our driver name.
         node: Our node name.
         boot_id: Of the running kernel.
+        rights: What claims may say about their own limits.
         timeout: Seconds for one call; below the kubelet's 45, so that the pod's event carries our words.
     """
 
@@ -62,9 +64,11 @@ class Claims:
         node: str,
         boot_id: str,
         timeout: float,
+        rights: ClaimRights = ALL_RIGHTS,
     ) -> None:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
+        self._rights = rights
         self._locks, self._guess, self._closing = ClaimLocks(), PodGuess(), threading.Event()
         self._overtaken, self._arriving = WeakValueDictionary[str, threading.Event](), threading.Lock()
         self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
@@ -80,6 +84,7 @@ class Claims:
             node=self._node,
             deadline=now + _PATIENCE * self._timeout,
             guess=self._guess,
+            rights=self._rights,
             closing=self._closing,
         )
         deadline = now + self._timeout

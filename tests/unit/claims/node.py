@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from hami_kubeletplugin.api.cdi import ContainerEdits, Spec
 from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable, DriverMissing, HamiError
+from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
@@ -156,6 +157,7 @@ class Node:
         self.recovery_api: RecoveryApi = recovery_api if recovery_api is not None else self.api
         self.inventory: Inventory | None = GPUS
         self.edits = Edits()
+        self.rights = ALL_RIGHTS
         self.boots = 1
         self.now = 0.0
         self.cdi, self.hami, self.plugin = root / "cdi", root / "hami", root / "plugin"
@@ -180,6 +182,7 @@ class Node:
             node=NODE,
             boot_id=f"boot-{self.boots}",
             timeout=self.timeout,
+            rights=self.rights,
         )
         self.records.open()
         self.specs.open()

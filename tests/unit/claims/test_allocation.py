@@ -7,6 +7,7 @@ import pytest
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError, ConfigError
+from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, PodRef, has_devices_of, read_claim
 from tests.unit.claims.objects import NODE, Json, claim, config, ref, result
@@ -78,6 +79,32 @@ def test_admin_access_needs_no_amounts() -> None:
     assert (bare.admin, bare.share_id, bare.limit.memory_mib, bare.limit.cores) == (True, None, 0, 0)
     assert (full.admin, full.limit.memory_mib, full.limit.cores) == (True, 0, 0)
     assert full.share_id
+
+
+@pytest.mark.parametrize(
+    ("fields", "rights", "said"),
+    [
+        ({"allowSharedContainers": True}, ClaimRights(shared_containers=False), "allowSharedContainers: true"),
+        ({"corePolicy": "disable"}, ClaimRights(core_policy_disable=False), "corePolicy: disable"),
+    ],
+)
+def test_what_an_administrator_refuses_in_claims(fields: dict[str, Any], rights: ClaimRights, said: str) -> None:
+    """A claim may not lift its own limits then, for none of its requests; a class, which administrators make, still may."""
+    for requests in ((), ("gpu",)):
+        obj = claim("c", [result()], configs=[config(**fields, requests=requests)])
+        with pytest.raises(ConfigError) as caught:
+            read_claim(obj, ref(obj), driver=DRIVER, node=NODE, rights=rights)
+        assert str(caught.value) == (
+            f"claim default/c: status.allocation.devices.config[0].opaque.parameters: {said} is refused in claims on this node, "
+            "by its administrator; leave it out, or use a DeviceClass that says it"
+        )
+    others: dict[str, Any] = {"allowSharedContainers": False, "corePolicy": "force"}
+    obj = claim(
+        "c", [result()], configs=[config("FromClass", **fields), config(**others), config(driver="x", **fields)]
+    )
+    assert read_claim(obj, ref(obj), driver=DRIVER, node=NODE, rights=rights).shares
+    allowed = claim("c", [result()], configs=[config(**fields)])
+    assert read(allowed).shares
 
 
 BAD: list[tuple[str, Callable[[Json], Any], str]] = [

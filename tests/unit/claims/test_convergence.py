@@ -6,10 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from hami_kubeletplugin.api.errors import RecordDamaged
+from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims import node_files
 from tests.unit.claims.file_faults import faults
 from tests.unit.claims.node import Node, devices, refusal
-from tests.unit.claims.objects import UUID, Json, claim, container, gpu, inventory, pod, result, simple
+from tests.unit.claims.objects import UUID, Json, claim, config, container, gpu, inventory, pod, result, simple
 
 
 async def test_the_answer_is_the_same_and_nothing_is_written_again(node: Node, one: Json) -> None:
@@ -182,6 +183,19 @@ async def test_one_gpu_for_a_request_of_two_is_refused(node: Node) -> None:
     assert len(devices((await node.prepare(apart))[0])) == 2, (
         "two requests may share a GPU, unless a constraint says otherwise"
     )
+
+
+async def test_what_an_administrator_refuses_leaves_nothing(node: Node) -> None:
+    """A claim that lifts its own limit is not prepared, nor one that a container uses together with it."""
+    node.rights = Settings.checked(node_name="n", core_policy_disable="refused").claim_rights
+    node.start()
+    lifted = claim("lifted", [result(0)], configs=[config(corePolicy="disable")])
+    beside = claim("beside", [result(1)])
+    node.api.put(lifted, beside, pod("p", container("x", "lifted", "beside")))
+    for message in map(refusal, await node.prepare(lifted, beside)):
+        assert "claim default/lifted" in message
+        assert "corePolicy: disable is refused in claims on this node" in message
+    assert node.snapshot() == {}
 
 
 async def test_cost_does_not_grow_with_prepared_claims(node: Node) -> None:
