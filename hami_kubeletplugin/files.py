@@ -69,6 +69,8 @@ def replace(path: Path, fill: Callable[[int], None], *, durable: bool, mode: int
             descriptor = os.open(temporary, _CREATE, mode)
         except FileNotFoundError:  # somebody may have cleaned up
             make_directory(path.parent)
+            if durable:
+                sync_directory(path.parent.parent)
             descriptor = os.open(temporary, _CREATE, mode)
         try:
             os.fchmod(descriptor, mode)  # whatever the umask, and whatever a killed process left here

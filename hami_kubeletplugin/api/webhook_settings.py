@@ -76,7 +76,8 @@ class Conversion(Options):
         le=10**9,
         description="Most choices that the scheduler may have to try on a node before it finds that there is no room for a pod, "
         "and schedules no other pod meanwhile. 8 GPUs of a container are 127, 9 are 255, 10 are 511, 16 are 32767; 5 containers "
-        "with a GPU each are 64, 6 are 325. 300 take 0.5 s on 100 nodes; 0: no bound.",
+        "with a GPU each, or 5 GPUs on Kubernetes 1.35, are 64, 6 are 325; 4 + 4 in two containers are 343. 300 take 0.5 s on "
+        "100 nodes; 0: no bound.",
     )
     replace_scheduler: str | None = Field(
         None, description="A schedulerName, such as hami-scheduler, that GPU pods get the default scheduler for."

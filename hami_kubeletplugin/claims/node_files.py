@@ -55,12 +55,12 @@ class NodeFiles:
             enforced=lambda share: enforced[prepared.uses[share.use].enforced_by].edits(share),
         )
         former = self._former(uid)
-        if former is not None:
-            _refuse_other_gpus(prepared, former)
-        else:
-            _refuse_one_gpu_for_several(prepared)
         has_spec = self._specs.exists(uid)
         new = not has_spec and not self._records.exists(uid)
+        if former is not None:
+            _refuse_other_gpus(prepared, former)
+        elif new:
+            _refuse_one_gpu_for_several(prepared)
         try:
             for each in enforced.values():
                 each.clear(former, has_spec=has_spec)

@@ -6,7 +6,7 @@ The way of a prepare, from the socket to the files, is plain code in one thread:
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -210,6 +210,8 @@ class Claims:
                 f"{ref}: {verb} did not end within {self._timeout:g} s and is given up; it will be tried again. "
                 "The API server, the disk or nvidia-ctk is slow: see the log of the daemon on this node"
             )
+        except CancelledError:
+            error = ClaimError(f"{ref}: {verb} was not begun, since the daemon stops; it will be tried again")
         else:
             if failure is None:
                 return future.result()

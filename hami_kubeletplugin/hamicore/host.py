@@ -151,6 +151,8 @@ class HostFiles:
         )
         directory(folder, 0o755)
         directory(installed.lock_dir, 0o1777)
+        # Those of the claims: a process on the host finds its own file but can't list whose others there are.
+        directory(self._hami_dir / "cache", 0o711)
         for path in (self._hami_dir, folder):
             files.remove_temporaries(path)
         _place(installed.library, library.content, 0o755)

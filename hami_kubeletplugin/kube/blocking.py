@@ -23,7 +23,7 @@ from hami_kubeletplugin.kube.call import (
     object_of,
 )
 from hami_kubeletplugin.kube.config import Access
-from hami_kubeletplugin.kube.connection import Answer, Connection
+from hami_kubeletplugin.kube.connection import Answer, Connection, Disconnected
 from hami_kubeletplugin.kube.token import BearerToken
 
 _KEPT: Final = 24
@@ -56,7 +56,10 @@ class BlockingClient:
         url = urlsplit(access.server)
         self._host, self._port = url.hostname or "", url.port or (443 if access.tls else 80)
         self._prefix = url.path
-        self._common = f" HTTP/1.1\r\nHost: {url.netloc}\r\nUser-Agent: {USER_AGENT}\r\nAccept: application/json\r\n"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._common = (
+            f" HTTP/1.1\r\nHost: {host}:{self._port}\r\nUser-Agent: {USER_AGENT}\r\nAccept: application/json\r\n"
+        )
         self._lock = threading.Lock()
         self._idle: list[tuple[float, Connection]] = []
         self._busy: set[Connection] = set()
@@ -113,15 +116,21 @@ class BlockingClient:
 
     def _send(self, call: Call, deadline: float, *, fresh: bool = False) -> _Sent:
         connection, reused = self._connection(fresh=fresh)
-        if self._closed:
-            return _Sent(connection, reused, ApiUnavailable(f"{call} failed: the daemon stops"))
         try:
+            self._check_open(call)
             request = self._request(call)
             connection.open(deadline)
+            self._check_open(call)  # meanwhile `close` may not have seen the socket
             connection.send(request, deadline)
         except (ApiUnavailable, OSError) as error:
             return _Sent(connection, reused, error)
+        except ValueError as error:  # a host name that can't be one
+            return _Sent(connection, reused, Disconnected(str(error)))
         return _Sent(connection, reused, None)
+
+    def _check_open(self, call: Call) -> None:
+        if self._closed:
+            raise ApiUnavailable(f"{call} failed: the daemon stops")
 
     def _read(self, sent: _Sent, deadline: float) -> Answer:
         good = False

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from hami_kubeletplugin.api.errors import SettingsError
 
@@ -114,6 +115,10 @@ class _Kubeconfig:
         server = str(cluster.get("server", "")).rstrip("/")
         if not server.startswith(("http://", "https://")):
             raise self._wrong(f"clusters[].cluster.server: must be an http or https URL, got {server!r}")
+        if "@" in urlsplit(server).netloc:
+            raise self._wrong(
+                "clusters[].cluster.server: must hold no user or password; use a token or a client certificate"
+            )
         token, token_file = user.get("token"), user.get("tokenFile")
         if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
             raise self._wrong("users[].user.token: that is something else than a token")

@@ -37,7 +37,7 @@ class Answer:
     def __init__(self) -> None:
         self.status, self.retry_after, self.complete, self.keeps_connection = 0, "", False, False
         self._pieces: list[bytes] = []
-        self._ends_with_connection = True
+        self._ends_with_connection, self._over = True, False
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -60,10 +60,19 @@ class Answer:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise Disconnected(f"the answer is not HTTP: {error}") from error
+            if not self.complete:
+                raise Disconnected(f"the answer is not HTTP: {error}") from error
+            self.keeps_connection = False
+
+    def on_message_begin(self) -> None:
+        """For httptools. What follows an answer that nobody asked for is none of it, and the connection is not used again."""
+        if self.complete:
+            self._over, self.keeps_connection = True, False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """For httptools."""
+        if self._over:
+            return
         lower = name.lower()
         if lower in (b"content-length", b"transfer-encoding"):
             self._ends_with_connection = False
@@ -72,14 +81,18 @@ class Answer:
 
     def on_headers_complete(self) -> None:
         """For httptools."""
-        self.status = self._parser.get_status_code()
+        if not self._over:
+            self.status = self._parser.get_status_code()
 
     def on_body(self, piece: bytes) -> None:
         """For httptools."""
-        self._pieces.append(piece)
+        if not self._over:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """For httptools."""
+        if self._over:
+            return
         if self.status < _STATUS_OF_AN_ANSWER:
             self.status, self._ends_with_connection = 0, True
         else:
@@ -102,7 +115,7 @@ class Connection:
         self._socket: socket.socket | None = None
 
     def open(self, deadline: float) -> None:
-        """Connect, if that has not been done.
+        """Connect, if that has not been done. One that failed has to be closed.
 
         Raises:
             OSError: It can't be reached, or not in time, or is not the one it should be.
@@ -110,12 +123,14 @@ class Connection:
         if self._socket is not None:
             return
         made = socket.create_connection((self._host, self._port), timeout=min(_left(deadline), _CONNECT))
-        try:
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = made if self._tls is None else self._tls.wrap_socket(made, server_hostname=self._server_name)
-        except BaseException:
-            made.close()
-            raise
+        self._socket = made
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            # Two steps: `shut` ends a handshake too.
+            made.settimeout(min(_left(deadline), _CONNECT))
+            secured = self._tls.wrap_socket(made, server_hostname=self._server_name, do_handshake_on_connect=False)
+            self._socket = secured
+            secured.do_handshake()
 
     def send(self, request: bytes, deadline: float) -> None:
         """Send a request.
@@ -150,7 +165,8 @@ class Connection:
     def shut(self) -> None:
         """End what is under way, from another thread; the one whose it is closes it."""
         if (sock := self._socket) is not None:
-            sock.shutdown(socket.SHUT_RDWR)
+            # Not TLS's own, which drops the encryption first: what is being sent would go out without it.
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close it for good."""

@@ -4,7 +4,7 @@
 Kubernetes would refuse what changes nothing: taking them out again makes it the pod that is there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hami_kubeletplugin.api import fields
@@ -34,7 +34,7 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
     if not made.patch:
         return ()
     other = _first_other(made, pod)
-    if other is not None and _first_other(convert(new, _as_before_1_36(rules), sizes), pod) is not None:
+    if other is not None and all(_first_other(convert(new, each, sizes), pod) for each in _as_elsewhere(rules)):
         raise AdmissionError(
             f"spec.{other.list}[{other.number}].resources: the GPUs of a pod can't change, and this asks for others than it has: "
             "delete the pod, then apply it"
@@ -57,9 +57,10 @@ def _first_other(made: Converted, pod: Pod) -> ContainerPath | None:
     return None
 
 
-def _as_before_1_36(rules: Conversion) -> Conversion:
-    """As pods were converted on Kubernetes 1.35, or by version 0.1.0 of this program: some live through an upgrade."""
-    return rules.model_copy(update={"kubernetes": "1.35"})
+def _as_elsewhere(rules: Conversion) -> Iterator[Conversion]:
+    """As pods are converted on newer versions of Kubernetes, and on 1.35 or by 0.1.0: some live through an upgrade, or back."""
+    for version in ("", "1.35"):
+        yield rules.model_copy(update={"kubernetes": version})
 
 
 def _unscheduled(pod: Pod) -> Pod:

@@ -178,6 +178,8 @@ async def test_one_gpu_for_a_request_of_two_is_refused(node: Node) -> None:
         patch.setattr(node_files, "_refuse_one_gpu_for_several", lambda _: None)
         first = devices((await node.prepare(twice))[0])
     assert devices((await node.prepare(twice))[0]) == first
+    damage_record(node, twice["metadata"]["uid"])
+    assert devices((await node.prepare(twice))[0]) == first
     apart = claim("apart", [result(0, request="a"), result(0, request="b")])
     node.api.put(apart, pod("p", container("x", "apart")))
     assert len(devices((await node.prepare(apart))[0])) == 2, (

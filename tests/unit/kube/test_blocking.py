@@ -319,3 +319,37 @@ def test_an_error_nested_beyond_what_python_reads_is_an_error(server: Server, cl
     """From something else than the API server."""
     server.answer = lambda _: (502, b"[" * 200_000)
     assert isinstance(get(client), ApiUnavailable)
+
+
+def test_closing_ends_a_handshake() -> None:
+    """A daemon that stops waits for no server that accepts and says nothing; no request is sent any more."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    client = BlockingClient(
+        Access(f"https://127.0.0.1:{listening.getsockname()[1]}", ssl.create_default_context(), token="secret")
+    )
+    accepted: list[socket.socket] = []
+
+    def stop() -> None:
+        accepted.append(listening.accept()[0])
+        accepted[0].recv(65536)  # its side of the handshake
+        client.close()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    started = time.monotonic()
+    error = get(client, POD, within=1.9)
+    assert isinstance(error, ApiUnavailable)
+    assert time.monotonic() - started < 1.8
+    stopping.join(10)
+    accepted[0].close()
+    listening.close()
+    assert not client._busy
+
+
+@pytest.mark.parametrize("host", ["\u00fc." + "x" * 64 + ".test", ".test"])
+def test_a_host_that_can_be_none_is_an_error_that_says_so(host: str) -> None:
+    """An answer like any other, and nothing is left behind."""
+    client = BlockingClient(Access(f"http://{host}:1"))
+    assert isinstance(get(client), ApiUnavailable)
+    assert not client._busy
+    client.close()

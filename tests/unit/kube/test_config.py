@@ -94,6 +94,7 @@ def test_token_and_relative_token_file(tmp_path: Path) -> None:
         ({}, {"token": "a\r\nb: c"}, r"user\.token: that is something else than a token"),
         ({}, {"token": 123}, r"user\.token: that is something else than a token"),
         ({"proxy-url": "http://p"}, {}, r"proxy-url: proxies are not supported"),
+        ({"server": "https://u:p@api.test"}, {}, r"server: must hold no user or password"),
         ({"server": "api.test"}, {}, r"server: must be an http or https URL, got 'api.test'"),
         ({"certificate-authority": "/nowhere"}, {}, r"certificate-authority: can't be read"),
         ({"certificate-authority-data": "***"}, {}, r"certificate-authority-data: is not base64"),

@@ -77,6 +77,21 @@ def test_what_comes_before_the_answer_is_not_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        b"HTTP/1.1 500 Bad\r\nContent-Length: 3\r\n\r\nbad",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"garbage",
+    ],
+)
+def test_what_follows_an_answer_is_none_of_it(more: bytes) -> None:
+    """Nobody asked for it: the answer stays as it was, and that connection is not used again."""
+    got = answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}" + more)
+    assert (got.status, got.text, got.keeps_connection) == (200, b"{}", False)
+
+
+@pytest.mark.parametrize(
     "sent",
     [
         b"",
