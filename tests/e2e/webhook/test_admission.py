@@ -252,7 +252,11 @@ def test_random_pods_are_accepted(cluster: Cluster, webhook: Webhook) -> None:
     collect()
     text = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
     words = ("create", "--dry-run=server", "-f", "-", "-o", 'jsonpath={.spec}{"\\n"}')
-    kept = [json.loads(line) for line in cluster.kubectl(*words, stdin=text, timeout=120).splitlines()]
+    webhook.replace("--max-placements", "0")  # some of them want more than is harmless to the scheduler
+    try:
+        kept = [json.loads(line) for line in cluster.kubectl(*words, stdin=text, timeout=120).splitlines()]
+    finally:
+        webhook.replace()
     assert len(kept) == len(made) >= 100
     for spec in kept:
         for one in [*spec.get("initContainers", ()), *spec["containers"]]:
