@@ -35,7 +35,7 @@ KINDS: Final[Mapping[str, Sequence[Mapping[str, str]]]] = {
     "a GPU with too much memory": [NOWHERE],
     "8 GPUs, 7 free": [{"nvidia.com/gpu": "8"}],
     "9 GPUs on nodes of 8": [{"nvidia.com/gpu": "9"}],
-    "8 containers with a GPU each, 7 free": [WHOLE] * 8,
+    "7 GPUs and one of too much memory": [{"nvidia.com/gpu": "7"}, NOWHERE],
     "4 containers with a share, and one with too much": [*[SHARE] * 4, NOWHERE],
 }
 """Limits of the containers, on nodes of 8 GPUs of which one is taken."""
