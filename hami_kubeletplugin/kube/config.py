@@ -96,6 +96,11 @@ def from_kubeconfig(path: Path) -> Access:
     return _Kubeconfig(path, config if isinstance(config, dict) else {}).access()
 
 
+def is_token(text: str) -> bool:
+    """Whether a header can hold it."""
+    return text.isascii() and text.isprintable()
+
+
 @dataclass(frozen=True, slots=True)
 class _Kubeconfig:
     path: Path
@@ -120,7 +125,7 @@ class _Kubeconfig:
                 "clusters[].cluster.server: must hold no user or password; use a token or a client certificate"
             )
         token, token_file = user.get("token"), user.get("tokenFile")
-        if token is not None and not (isinstance(token, str) and token.isascii() and token.isprintable()):
+        if token is not None and not (isinstance(token, str) and is_token(token)):
             raise self._wrong("users[].user.token: that is something else than a token")
         return Access(
             server,

@@ -37,7 +37,7 @@ class Answer:
     def __init__(self) -> None:
         self.status, self.retry_after, self.complete, self.keeps_connection = 0, "", False, False
         self._pieces: list[bytes] = []
-        self._ends_with_connection, self._over = True, False
+        self._ends_with_connection = True
         self._parser = httptools.HttpResponseParser(self)
 
     @property
@@ -62,17 +62,15 @@ class Answer:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not self.complete:
                 raise Disconnected(f"the answer is not HTTP: {error}") from error
-            self.keeps_connection = False
+            self.keeps_connection = False  # the answer is right; where the next one would begin is not known
 
     def on_message_begin(self) -> None:
-        """For httptools. What follows an answer that nobody asked for is none of it, and the connection is not used again."""
+        """For httptools, which stops at the error: what follows an answer is none of it, and nobody asked for it."""
         if self.complete:
-            self._over, self.keeps_connection = True, False
+            raise Disconnected("the server sent more than its answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """For httptools."""
-        if self._over:
-            return
         lower = name.lower()
         if lower in (b"content-length", b"transfer-encoding"):
             self._ends_with_connection = False
@@ -81,18 +79,14 @@ class Answer:
 
     def on_headers_complete(self) -> None:
         """For httptools."""
-        if not self._over:
-            self.status = self._parser.get_status_code()
+        self.status = self._parser.get_status_code()
 
     def on_body(self, piece: bytes) -> None:
         """For httptools."""
-        if not self._over:
-            self._pieces.append(piece)
+        self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """For httptools."""
-        if self._over:
-            return
         if self.status < _STATUS_OF_AN_ANSWER:
             self.status, self._ends_with_connection = 0, True
         else:

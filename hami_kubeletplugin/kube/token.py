@@ -4,7 +4,7 @@ import time
 
 from hami_kubeletplugin.api.errors import ApiUnavailable
 from hami_kubeletplugin.kube.call import TOKEN_LIFETIME, Call
-from hami_kubeletplugin.kube.config import Access
+from hami_kubeletplugin.kube.config import Access, is_token
 
 
 class BearerToken:
@@ -39,6 +39,6 @@ class BearerToken:
             token = self._file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ApiUnavailable(f"{call} failed: the token file {self._file} can't be read: {error}") from error
-        if not (token.isascii() and token.isprintable()):
+        if not is_token(token):
             raise ApiUnavailable(f"{call} failed: the token file {self._file} holds something else than a token")
         self.value, self._read = token, time.monotonic()
