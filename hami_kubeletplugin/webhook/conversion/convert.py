@@ -19,7 +19,7 @@ from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
-from hami_kubeletplugin.webhook.conversion.placements import placements
+from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
 
 Pod = Mapping[str, Any]
@@ -33,9 +33,6 @@ MOST_CONTAINERS: Final = 256
 _LONGEST_LABEL: Final = 63
 _NAMED: Final = 16
 """So many claims are named in an error."""
-_MAX: Final = 2**62
-_MIB_OF_A_PERCENT: Final = 1024
-"""Of a GPU with 100 GiB; only to put claims in order."""
 
 
 class ContainerPath(NamedTuple):
@@ -175,7 +172,7 @@ def _refuse(
 
 
 def _refuse_many(uses: Sequence[ContainerClaim], rules: Conversion, where: str) -> None:
-    counts = [demand.gpus for demand in _by_difficulty(uses).values()]
+    counts = [demand.gpus for demand in by_difficulty(_claims(uses)).values()]
     if rules.separate_requests:
         counts = [1] * sum(counts)
     if rules.max_placements and placements(counts, rules.max_placements) > rules.max_placements:
@@ -187,21 +184,8 @@ def _refuse_many(uses: Sequence[ContainerClaim], rules: Conversion, where: str) 
         )
 
 
-def _by_difficulty(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
-    """The pod's claims, the most demanding first.
-
-    The scheduler takes them in order, and one that has room nowhere is found out at once if no other comes before it.
-    """
-    claims = {use.claim: use.demand for use in uses}
-    return dict(sorted(claims.items(), key=lambda claim: _difficulty(claim[1]), reverse=True))
-
-
-def _difficulty(demand: Demand) -> tuple[bool, int, int, int]:
-    percent = demand.memory_percent or 0
-    memory = (
-        demand.memory_mib if demand.memory_mib is not None else _MAX if percent == 100 else percent * _MIB_OF_A_PERCENT
-    )
-    return demand.exclusive, demand.gpus, memory, demand.cores
+def _claims(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
+    return {use.claim: use.demand for use in uses}
 
 
 def _named(holders: Sequence[_Holder]) -> str:
@@ -268,7 +252,7 @@ def _patch(
         yield {"op": "replace", "path": f"{place.pointer}/resources", "value": resources}
     if uses:
         template_of = {use.claim: use.template.name for use in uses}
-        new = [{"name": name, "resourceClaimTemplateName": template_of[name]} for name in _by_difficulty(uses)]
+        new = [{"name": name, "resourceClaimTemplateName": template_of[name]} for name in by_difficulty(_claims(uses))]
         claims = [*(spec.get("resourceClaims") or ()), *new]
         yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
         if rules.replace_scheduler and spec.get("schedulerName") == rules.replace_scheduler:

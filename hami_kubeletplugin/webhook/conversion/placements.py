@@ -5,8 +5,15 @@ devices as it counts (k8s.io/dynamic-resource-allocation structured/internal/inc
 back the last choice and try another. It does so for each node within one scheduling cycle, in which no other pod is scheduled.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from math import comb
+from typing import Final
+
+from hami_kubeletplugin.webhook.conversion.demand import Demand
+
+_MIB_OF_A_PERCENT: Final = 1024
+"""Of a GPU with 100 GiB; only to put claims in order."""
 
 
 def placements(counts: Sequence[int], most: int) -> int:
@@ -27,3 +34,21 @@ def placements(counts: Sequence[int], most: int) -> int:
         if ways == 0 or tried > most:
             break
     return tried
+
+
+def by_difficulty(claims: Mapping[str, Demand]) -> dict[str, Demand]:
+    """The claims of a pod, the most demanding first.
+
+    The scheduler takes them in order, and one that has room nowhere is found out at once if no other comes before it.
+    """
+    return dict(sorted(claims.items(), key=lambda claim: _difficulty(claim[1]), reverse=True))
+
+
+def _difficulty(demand: Demand) -> tuple[bool, int, float, int]:
+    if demand.memory_mib is not None:
+        memory: float = demand.memory_mib
+    elif demand.memory_percent == 100:
+        memory = math.inf
+    else:
+        memory = (demand.memory_percent or 0) * _MIB_OF_A_PERCENT
+    return demand.exclusive, demand.gpus, memory, demand.cores
