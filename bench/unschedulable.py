@@ -3,9 +3,10 @@
 Real are etcd, API server, controllers and scheduler; nodes are only objects. Pods are what the webhook makes of people's.
 """
 
+import contextlib
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -109,11 +110,27 @@ class Scheduling:
         return len(found["status"].get("resourceClaimStatuses") or ()) == len(found["spec"]["resourceClaims"])
 
 
-async def device_class(api: KubeClient) -> None:
-    """Make the one of daemonset.yaml."""
-    manifest = yaml.safe_load_all((_REPOSITORY / "daemonset.yaml").read_text())
-    (found,) = (each for each in manifest if each["kind"] == "DeviceClass")
-    await api.ask(Call("create", "deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses"), found)
+@contextlib.asynccontextmanager
+async def busy_nodes(programs: Path, work: Path, count: int) -> AsyncIterator[Scheduling]:
+    """A control plane of its own with so many nodes of 8 GPUs, of each of which one is taken.
+
+    Args:
+        programs: Folder of hack/cluster/build.
+        work: An empty folder.
+        count: Nodes.
+    """
+    async with (
+        control_plane(programs, work, Rates(manager=1000, scheduler=1000)) as plane,
+        KubeClient(from_kubeconfig(plane.kubeconfig), timeout=60) as api,
+    ):
+        namespace = Namespace(api, "unschedulable")
+        await namespace.create()
+        await _make_device_class(api)
+        await add_nodes(api, count, PROFILE)
+        async with followed(api, namespace.pods) as pods:
+            scheduling = Scheduling(api, namespace, pods)
+            await scheduling.take_a_gpu_of([f"gpu-{number:03}" for number in range(count)])
+            yield scheduling
 
 
 async def measure(programs: Path, places: Places) -> list[Figure]:
@@ -126,20 +143,10 @@ async def measure(programs: Path, places: Places) -> list[Figure]:
     work = places.disk / "control-plane"
     work.mkdir()
     found: dict[str, list[Refusal]] = {kind: [] for kind in KINDS}
-    async with (
-        control_plane(programs, work, Rates(manager=1000, scheduler=1000)) as plane,
-        KubeClient(from_kubeconfig(plane.kubeconfig), timeout=60) as api,
-    ):
-        namespace = Namespace(api, "unschedulable")
-        await namespace.create()
-        await device_class(api)
-        await add_nodes(api, NODES, PROFILE)
-        async with followed(api, namespace.pods) as pods:
-            scheduling = Scheduling(api, namespace, pods)
-            await scheduling.take_a_gpu_of([f"gpu-{number:03}" for number in range(NODES)])
-            for _, (kind, limits) in itertools.product(range(ROUNDS), KINDS.items()):
-                say(f"unschedulable: {kind}")
-                found[kind].append(await scheduling.refused(limits))
+    async with busy_nodes(programs, work, NODES) as scheduling:
+        for _, (kind, limits) in itertools.product(range(ROUNDS), KINDS.items()):
+            say(f"unschedulable: {kind}")
+            found[kind].append(await scheduling.refused(limits))
     return [
         figure
         for kind, refusals in found.items()
@@ -148,6 +155,13 @@ async def measure(programs: Path, places: Places) -> list[Figure]:
             Figure("    a plain pod meanwhile", "s", [each.bystander for each in refusals], 0.5),
         )
     ]
+
+
+async def _make_device_class(api: KubeClient) -> None:
+    """The one of daemonset.yaml."""
+    manifest = yaml.safe_load_all((_REPOSITORY / "daemonset.yaml").read_text())
+    (found,) = (each for each in manifest if each["kind"] == "DeviceClass")
+    await api.ask(Call("create", "deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses"), found)
 
 
 def _pod(name: str, limits: Sequence[Mapping[str, str]], selector: Mapping[str, str]) -> Json:

@@ -167,6 +167,15 @@ class Cluster:
         path.write_text(json.dumps(admin))
         return path
 
+    def may(self, kubeconfig: Path, verb: str, resource: str, namespace: str = NAMESPACE) -> bool:
+        """Whether RBAC lets these credentials do that in a namespace."""
+        words = ("--kubeconfig", str(kubeconfig), "auth", "can-i", verb, resource, "-n", namespace, "--quiet")
+        try:
+            self.kubectl(*words)
+        except KubectlFailed:
+            return False
+        return True
+
     def purge(self, namespace: str, kinds: Iterable[str]) -> None:
         """Delete everything of these kinds in a namespace, wait until it is gone, and forget the events."""
         listed = ",".join(kinds)

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.control_plane import Rates, control_plane
-from bench.follower import followed
-from bench.nodes import add_nodes
-from bench.objects import Namespace
-from bench.unschedulable import NOWHERE, Refusal, Scheduling, device_class
-from hami_kubeletplugin.kube.config import from_kubeconfig
-from hami_kubeletplugin.kube.resource_api import KubeClient
+from bench.unschedulable import NOWHERE, Refusal, busy_nodes
 from tests.e2e.cluster import Cluster
 
 NODES = 20
@@ -32,19 +26,9 @@ async def _refusals(programs: Path, work: Path) -> tuple[list[Refusal], list[Ref
     """Of pods for one GPU that no node has, and of pods for eight, in turns."""
     one: list[Refusal] = []
     eight: list[Refusal] = []
-    async with (
-        control_plane(programs, work, Rates(manager=1000, scheduler=1000)) as plane,
-        KubeClient(from_kubeconfig(plane.kubeconfig), timeout=60) as api,
-    ):
-        namespace = Namespace(api, "scheduling")
-        await namespace.create()
-        await device_class(api)
-        await add_nodes(api, NODES, "a100x8")
-        async with followed(api, namespace.pods) as pods:
-            scheduling = Scheduling(api, namespace, pods)
-            await scheduling.take_a_gpu_of([f"gpu-{number:03}" for number in range(NODES)])
-            await scheduling.refused(ONE)  # what is made once
-            for _ in range(5):
-                one.append(await scheduling.refused(ONE))
-                eight.append(await scheduling.refused(EIGHT))
+    async with busy_nodes(programs, work, NODES) as scheduling:
+        await scheduling.refused(ONE)  # what is made once
+        for _ in range(5):
+            one.append(await scheduling.refused(ONE))
+            eight.append(await scheduling.refused(EIGHT))
     return one, eight
