@@ -85,7 +85,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     shipped = Shipped(
         settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
     )
-    host = HostFiles(shipped, settings.hami_dir)
+    host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
         publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)

@@ -150,6 +150,7 @@ def _settings(root: Path, url: str) -> Settings:
         plugin_dir=root / "plugin",
         cdi_dir=root / "cdi",
         hami_dir=root / "vgpu",
+        claim_files="disk",  # nobody has to be root for a demo
         hami_core=hami_core,
         region_hook=Path(sys.executable),
         glibc_floor="2.99",  # this machine's own, whatever it is

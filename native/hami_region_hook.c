@@ -24,7 +24,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "container_state.h"
@@ -196,11 +198,20 @@ static void restore_owner_and_mode(int region, const struct stat *found) {
         fail_file("region", region_path, strerror(errno));
 }
 
+/* Have all blocks, or on a disk that somebody else fills a process that comes to a hole would get SIGBUS. A tmpfs is the claim's own. */
+static void reserve(int region, off_t size) {
+    struct statfs there;
+    if (fstatfs(region, &there) != 0) fail_writing(errno);
+    int error = there.f_type == TMPFS_MAGIC ? 0 : posix_fallocate(region, 0, size);
+    if (error != 0) fail_writing(error);
+}
+
 /* Drop everything, so that nothing a container put there stays on the disk; write what is not zero; last what makes it count. */
 static void renew(int region, off_t size) {
     /* One byte stays: ext4 takes a file that was emptied for one that is being replaced, and would bring it to the disk when it
      * is closed (auto_da_alloc), which takes longer than all the rest. */
     if (ftruncate(region, 1) != 0 || ftruncate(region, size) != 0) fail_writing(errno);
+    reserve(region, size);
     for (char *const *option = arguments; *option != NULL; option += 2) {
         if (strcmp(option[0], "--content") != 0) continue;
         off_t end, from = extent(option[1], &end);

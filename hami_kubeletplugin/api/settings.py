@@ -12,6 +12,8 @@ from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.gpuconfig import ClaimRights
 
+ClaimFiles = Literal["auto", "memory", "disk"]
+"""Where what GPU containers write into is."""
 DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 
@@ -119,6 +121,11 @@ class Settings(Sharing, Discovery, Identity):
     region_hook: Path = Field(
         Path("/usr/local/lib/hami/hami-region-hook"),
         description="The program, shipped by the image, that renews HAMi-core's shared region at each start of a container.",
+    )
+    claim_files: ClaimFiles = Field(
+        "auto",
+        description="Where what GPU containers write into is: 'memory' = in small file systems of their own, 'disk' = below "
+        "--hami-dir, 'auto' = in memory where the daemon may mount, else on the disk, which containers can fill then.",
     )
     driver_edits: Literal["toolkit", "runtime", "none"] = Field(
         "toolkit",

@@ -3,11 +3,14 @@
     enforcement     it as `claims.enforcement.Enforcement`
     storage         where the region of a container use is (pure)
     regions         region files of a claim
-    claim_dir       the directory of a claim, hostile content and all
-    host            library, hook, preload file and lock on the host
+    claim_dir       the directory of a claim, in memory where possible
+    host            library, hook, preload file and the folders of claims on the host
+    lock_dir        the lock that old libraries share
     shipped         which library the image ships
     versions        which release a library is, and so its layout (pure)
     elf             what a shared object needs of its loader (pure)
+    directories     directories that containers write into: made, and emptied whatever is in them
+    mounts          small file systems in memory
     region          the bytes of a region (pure)
     contract        variables and paths (pure)
     processes       which processes have the library loaded

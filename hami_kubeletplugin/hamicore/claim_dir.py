@@ -3,28 +3,31 @@
     use-<i>.region      what a container has mounted, with a library whose regions we can make: see `regions`
     use-<i>/            with another library: a directory in which it makes its region itself
 
+Where possible it is a small tmpfs of the claim's own: what containers write there ends at its size and is paid by their own
+memory, nothing there can be a program, and it goes at once, whatever is in it. Otherwise it is on the node's disk.
+
 Some of it is mounted writable into containers that may run as any uid. So its content is hostile: nothing in it is followed or
 trusted. Everything here blocks: call it in a thread.
 """
 
-import itertools
 import os
 import re
-import secrets
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from hami_kubeletplugin.api.claim import checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, StorageError
-from hami_kubeletplugin.hamicore.host import directory
+from hami_kubeletplugin.hamicore import mounts
+from hami_kubeletplugin.hamicore.directories import MOST, OPEN, directory, empty
 
 _USE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
-_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMED: Final = 3
 """So many of the entries that resist are named in an error."""
+_SIZE: Final = 8 * 1024 * 1024
+"""Bytes that the containers of a claim can fill; a region has 2 MB, of which a process uses 2 KB."""
+_INODES: Final = 1024
+"""A claim has at most some hundred uses, of a file or two each."""
 
 
 def use_name(index: int) -> str:
@@ -39,6 +42,7 @@ class ClaimDir:
     Attributes:
         hami_dir: HAMi-core's directory on the host.
         uid: The claim's UID.
+        in_memory: Whether it is to be a tmpfs.
         path: Where it is.
 
     Raises:
@@ -47,6 +51,7 @@ class ClaimDir:
 
     hami_dir: Path
     uid: str
+    in_memory: bool = False
     path: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,15 +73,23 @@ class ClaimDir:
         """The region file of a use."""
         return self.path / f"{use}.region"
 
-    def make(self) -> None:
-        """Have it there.
+    def make(self) -> bool:
+        """Have it there. One with something in it stays as it is: a container may be using it.
+
+        Returns:
+            Whether it is a tmpfs, so that nobody else can fill it.
 
         Raises:
             StorageError: It can't be made, or something else is there.
         """
         try:
-            # 0711: a process on the host finds its own file but can't list whose others there are.
-            directory(self.path, 0o711, parents=0o711)
+            directory(self.path, 0o700, parents=0o700)
+            if mounts.is_mounted(self.path):
+                return True
+            if not self.in_memory or os.listdir(self.path):
+                return False
+            mounts.mount(self.path, size=_SIZE, inodes=_INODES, mode=0o700)
+            return True
         except OSError as error:
             raise _cannot_make(self.path, error) from error
 
@@ -103,13 +116,14 @@ class ClaimDir:
         """
         path = self.path
         try:
-            handle = os.open(path, _OPEN)
+            mounts.unmount(path)
+            handle = os.open(path, OPEN)
         except FileNotFoundError:
             return
         except OSError as error:
             raise StorageError(f"the cache directory {path} can't be removed: {error}; remove it by hand") from error
         try:
-            resisting = _empty(handle)
+            resisting, done = empty(handle)
         except OSError as error:
             raise _cannot_remove(path, error) from error
         finally:
@@ -120,6 +134,10 @@ class ClaimDir:
             raise StorageError(
                 f"can't remove what a container left in its cache directory: {names}{more}. "
                 "Look there for a mount (findmnt), an immutable flag (lsattr) or a process that still writes; it is tried again"
+            )
+        if not done:
+            raise StorageError(
+                f"the cache directory {path} had more than {MOST:,} files; they are removed in steps, so it is tried again"
             )
         try:
             os.rmdir(path)
@@ -137,49 +155,3 @@ def _cannot_make(path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"the cache directory {path} can't be made: {error}. Make that directory writable for the daemon and free space on it"
     )
-
-
-def _empty(top: int) -> dict[str, str]:
-    """Remove everything below an open directory; returns what resisted, by name, with the reason.
-
-    Neither recursive nor by path: a tree may be deeper than the stack, the descriptors or PATH_MAX. Instead a directory that
-    is not empty hands its own directories up to `top` before it goes.
-    """
-    resisting: dict[str, str] = {}
-    new_names = (f".hami-removed-{secrets.token_hex(4)}-{number}" for number in itertools.count())
-    while names := [name for name in os.listdir(top) if name not in resisting]:
-        for name in names:
-            try:
-                if _is_directory(name, top):
-                    _hand_up(name, top, new_names)
-                    os.rmdir(name, dir_fd=top)
-                else:
-                    os.unlink(name, dir_fd=top)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                resisting[name] = f"{error.strerror}: {error.filename}"
-    return resisting
-
-
-def _hand_up(name: str, top: int, new_names: Iterator[str]) -> None:
-    """Unlink what is in `top/name` and move its directories to `top`; goes on after a failure and raises the first."""
-    failure: OSError | None = None
-    inner = os.open(name, _OPEN, dir_fd=top)
-    try:
-        for child in os.listdir(inner):
-            try:
-                if _is_directory(child, inner):
-                    os.rename(child, next(new_names), src_dir_fd=inner, dst_dir_fd=top)
-                else:
-                    os.unlink(child, dir_fd=inner)
-            except OSError as error:
-                failure = failure or error
-    finally:
-        os.close(inner)
-    if failure:
-        raise failure
-
-
-def _is_directory(name: str, parent: int) -> bool:
-    return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)

@@ -5,6 +5,7 @@ region in which the same limits stand, renewed by a hook at each start.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
-from hami_kubeletplugin.hamicore import contract
+from hami_kubeletplugin.hamicore import contract, lock_dir
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir, use_name
 from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.region import Region, region
@@ -23,8 +24,9 @@ from hami_kubeletplugin.hamicore.regions import create_regions
 from hami_kubeletplugin.hamicore.storage import needs_fresh_caches, storage, stored
 
 _READ_ONLY: Final = ["ro", "nosuid", "nodev", "bind"]
-_WRITABLE: Final = ["rw", "nosuid", "nodev", "bind"]
-_PRIVATE_CACHE: Final = ["nosuid", "nodev", "mode=1777", "size=16m"]
+_WRITABLE: Final = ["rw", "nosuid", "nodev", "noexec", "bind"]
+_PRIVATE_CACHE: Final = ["nosuid", "nodev", "noexec", "mode=1777", "size=8m", "nr_inodes=64"]
+_PRIVATE_LOCK: Final = ["nosuid", "nodev", "noexec", "mode=1777", "size=64k", "nr_inodes=64"]
 _HOOK_ENVIRONMENT: Final = ["PATH="]
 """Something, or runtimes hand their own environment down, or the container's (runc 1.1 with createContainer)."""
 _HOOK_SECONDS: Final = 10
@@ -50,15 +52,21 @@ class HamiCore:
                 f"{edits.no_libcuda}"
             )
         recorded = replace(claim, library=installed.version, regions=installed.renewal is not None)
-        return HamiCoreEnforced(recorded, gpus=gpus, installed=installed, folder=ClaimDir(self._hami_dir, claim.uid))
+        folder = ClaimDir(self._hami_dir, claim.uid, installed.in_memory)
+        return HamiCoreEnforced(recorded, gpus=gpus, installed=installed, folder=folder)
 
     def revive(self, former: Prepared) -> None:
         """See `Enforcement`."""
-        _create_caches(former, ClaimDir(self._hami_dir, former.uid))
+        installed = self._host.installed
+        _create_caches(former, ClaimDir(self._hami_dir, former.uid, installed is not None and installed.in_memory))
 
     def remove(self, uid: str) -> None:
         """See `Enforcement`."""
         ClaimDir(self._hami_dir, uid).remove()
+        if (installed := self._host.installed) and installed.lock_dir is not None:
+            # If it resists, the next prepare says so, which needs it; this claim has no part in it any more.
+            with suppress(OSError):
+                lock_dir.tidy(installed.lock_dir)
 
 
 class HamiCoreEnforced:
@@ -113,6 +121,8 @@ class HamiCoreEnforced:
 
     def create(self) -> None:
         """See `Enforced`."""
+        if self._installed.lock_dir is not None:
+            lock_dir.make(self._installed.lock_dir, in_memory=self._installed.in_memory)
         _create_caches(self.claim, self._folder)
         create_regions(self._folder, self._regions)
 
@@ -120,21 +130,20 @@ class HamiCoreEnforced:
         def bind(host: Path, container: str, options: list[str]) -> Mount:
             return {"hostPath": str(host), "containerPath": container, "options": options}
 
+        def private(container: str, options: list[str]) -> Mount:
+            return {"hostPath": "tmpfs", "containerPath": container, "type": "tmpfs", "options": options}
+
+        lock = self._installed.lock_dir
         mounts = [
             bind(self._installed.library, contract.CONTAINER_LIBRARY, _READ_ONLY),
             bind(self._installed.preload, contract.CONTAINER_PRELOAD, _READ_ONLY),
-            bind(self._installed.lock_dir, contract.CONTAINER_LOCK_DIR, _WRITABLE),
+            bind(lock, contract.CONTAINER_LOCK_DIR, _WRITABLE)
+            if lock
+            else private(contract.CONTAINER_LOCK_DIR, _PRIVATE_LOCK),
         ]
         kind = storage(self.claim, use)
         if kind == "tmpfs":
-            mounts.append(
-                {
-                    "hostPath": "tmpfs",
-                    "containerPath": contract.CONTAINER_CACHE_DIR,
-                    "type": "tmpfs",
-                    "options": _PRIVATE_CACHE,
-                }
-            )
+            mounts.append(private(contract.CONTAINER_CACHE_DIR, _PRIVATE_CACHE))
         elif name in self._regions:
             mounts.append(bind(self._folder.region(name), contract.CONTAINER_REGION, _WRITABLE))
         elif kind == "directory" and use.owner == self.claim.uid:

@@ -3,7 +3,11 @@
     <hami_dir>/lib/libvgpu.so.<digest>         named by its content, 0755; never changed once containers may have it mapped
     <hami_dir>/lib/hami-region-hook.<digest>   what the container runtime runs to renew a region; named by its content, 0755
     <hami_dir>/ld.so.preload                   names the library by its path in the container, 0644
-    <hami_dir>/lock                            1777, the container's /tmp/vgpulock
+    <hami_dir>/lock                            1777, the container's /tmp/vgpulock, for libraries that need it: see `lock_dir`
+    <hami_dir>/cache                           what the claims' containers write into: see `claim_dir`
+
+All of it is root's alone (0700): containers have what they need mounted, and nobody else on the node can reach what containers
+write, a program with a setuid bit among it, or another's limits.
 
 Libraries and hooks of earlier versions stay: running containers have them mounted, a started pod may still be about to use one,
 and nobody can tell cheaply which. They cost about 2 MB for each update of the daemon; a drained node may delete them.
@@ -14,14 +18,16 @@ import hashlib
 import os
 import stat
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.api.settings import ClaimFiles
+from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
+from hami_kubeletplugin.hamicore.directories import directory
 from hami_kubeletplugin.hamicore.region import Layout
 from hami_kubeletplugin.hamicore.shipped import Library, Shipped
 from hami_kubeletplugin.observe.log import get_logger
@@ -56,18 +62,21 @@ class Installed:
     """Host paths that a container mounts, and what is known of the library.
 
     Attributes:
-        library, preload, lock_dir: Host paths.
+        library, preload: Host paths.
+        lock_dir: Host path; None if the library needs none that is common to the node's containers.
         version: The library's version; None if unknown.
         renewal: How regions are made; None if they can't be, so that limits are in variables only.
         digest: SHA-256 of the library, hexadecimal.
+        in_memory: Whether what containers write into is to be in memory: see `claim_dir`.
     """
 
     library: Path
     preload: Path
-    lock_dir: Path
+    lock_dir: Path | None
     version: str | None = None
     renewal: Renewal | None = None
     digest: str = ""
+    in_memory: bool = False
 
 
 class HostFiles:
@@ -76,10 +85,11 @@ class HostFiles:
     Args:
         shipped: What the image has.
         hami_dir: Where they go; the same path for the container runtime.
+        claim_files: Where what containers write into is to be.
     """
 
-    def __init__(self, shipped: Shipped, hami_dir: Path) -> None:
-        self._shipped, self._hami_dir = shipped, hami_dir
+    def __init__(self, shipped: Shipped, hami_dir: Path, claim_files: ClaimFiles = "disk") -> None:
+        self._shipped, self._hami_dir, self._claim_files = shipped, hami_dir, claim_files
         self._lock = threading.Lock()
         self._state: tuple[Installed, dict[Path, _Print]] | None = None
         self._said = Once[str]()
@@ -93,7 +103,7 @@ class HostFiles:
     def check(self) -> Installed:
         """What each prepare asks for: the files are there as they were installed, or they are made so.
 
-        Costs four `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
+        Costs three `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
         the image; library and hook as new files, since containers may have the damaged one mapped.
 
         Raises:
@@ -119,7 +129,7 @@ class HostFiles:
             hook = self._hook(library)
             try:
                 installed = self._write(library, hook)
-                paths = (installed.library, installed.preload, installed.lock_dir)
+                paths = (installed.library, installed.preload)
                 prints = {
                     path: _print(path) for path in (*paths, *([installed.renewal.hook] if installed.renewal else []))
                 }
@@ -144,15 +154,13 @@ class HostFiles:
         installed = Installed(
             folder / f"libvgpu.so.{library.release.digest[:_DIGITS]}",
             self._hami_dir / "ld.so.preload",
-            self._hami_dir / "lock",
+            self._hami_dir / "lock" if library.release.locks_node else None,
             library.release.version,
             renewal,
             library.release.digest,
+            self._in_memory(),
         )
         directory(folder, 0o755)
-        directory(installed.lock_dir, 0o1777)
-        # Those of the claims: a process on the host finds its own file but can't list whose others there are.
-        directory(self._hami_dir / "cache", 0o711)
         for path in (self._hami_dir, folder):
             files.remove_temporaries(path)
         _place(installed.library, library.content, 0o755)
@@ -160,6 +168,23 @@ class HostFiles:
         if renewal is not None and hook is not None:
             _place(renewal.hook, hook, 0o755)
         return installed
+
+    def _in_memory(self) -> bool:
+        """Have the claims' folder, and see whether small file systems can be mounted in it; says once why not."""
+        cache = self._hami_dir / "cache"
+        directory(self._hami_dir, 0o700)
+        directory(cache, 0o700)
+        reason = mounts.lacking(cache) if self._claim_files != "disk" else None
+        if reason and self._claim_files == "memory":
+            raise StorageError(f"--claim-files=memory: {reason}")
+        if reason is None:
+            self._said.ended("on disk")
+        elif self._said.is_new("on disk", reason):
+            log.warning(
+                "what containers write into is on the node's disk, which they can fill, and not in memory",
+                reason=reason,
+            )
+        return self._claim_files != "disk" and reason is None
 
     def _hook(self, library: Library) -> bytes | None:
         """The program that renews regions, if the library's can be made; says once why not."""
@@ -178,28 +203,6 @@ class HostFiles:
                 reason=reason,
             )
         return hook if reason is None and isinstance(hook, bytes) else None
-
-
-def directory(path: Path, mode: int, *, parents: int = 0o755) -> None:
-    """Make a directory with exactly this mode, whatever the umask; missing parents are made with `parents`.
-
-    Raises:
-        OSError: Also when something else than a directory is there.
-    """
-    try:
-        with suppress(FileExistsError):
-            os.mkdir(path, mode)
-    except FileNotFoundError:
-        directory(path.parent, parents)
-        with suppress(FileExistsError):
-            os.mkdir(path, mode)
-    # By descriptor and without following a link: an odd thing under our name is an error, not a target.
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        if stat.S_IMODE(os.fstat(handle).st_mode) != mode:
-            os.fchmod(handle, mode)
-    finally:
-        os.close(handle)
 
 
 def _place(path: Path, content: bytes, mode: int) -> None:
@@ -223,8 +226,6 @@ def _print(path: Path) -> _Print | None:
         found = os.lstat(path)
     except OSError:
         return None
-    if stat.S_ISDIR(found.st_mode):  # entries come and go in the lock directory
-        return found.st_ino, 0, 0, found.st_mode
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
 
 

@@ -29,8 +29,8 @@ def create_regions(folder: ClaimDir, regions: Mapping[str, Region]) -> None:
     for use, region in regions.items():
         path = folder.region(use)
         if not _is_region(path):
-            folder.make()
-            _write(path, region)
+            in_memory = folder.make()
+            _write(path, region, reserve=not in_memory)
 
 
 def _is_region(path: Path) -> bool:
@@ -52,15 +52,24 @@ def _is_region(path: Path) -> bool:
     return True
 
 
-def _write(path: Path, region: Region) -> None:
-    """Make a sparse file appear whole. Not durable: after a power cut the hook writes it again.
+def _write(path: Path, region: Region, *, reserve: bool) -> None:
+    """Make a file appear whole. Not durable: after a power cut the hook writes it again.
+
+    Args:
+        path: The file.
+        region: Its content.
+        reserve: Have all its blocks now. On a disk that others fill, a process that comes to a hole of its region would get
+            SIGBUS; in a tmpfs of its own nobody else fills it, and memory that is not used is not to be paid.
 
     Raises:
         StorageError: The former one, if any, is still there.
     """
 
     def fill(descriptor: int) -> None:
-        os.ftruncate(descriptor, region.size)
+        if reserve:
+            os.posix_fallocate(descriptor, 0, region.size)
+        else:
+            os.ftruncate(descriptor, region.size)
         for offset, data in region.parts:
             if os.pwrite(descriptor, data, offset) != len(data):
                 raise StorageError(f"{path}: can't be written whole: free some space on that disk")

@@ -31,6 +31,7 @@ _RELEASES: Final = {
 }
 """Layout by release of HAMi: read off the headers of the HAMi-core commit that each release has as its submodule."""
 _BROKEN: Final = "2.8.1"
+_LAST_WITH_LOCK: Final = (2, 8, 0)
 _WHY_BROKEN: Final = (
     f"it is HAMi-core {_BROKEN}, where all processes of a container but the first are unlimited; ship another"
 )
@@ -67,6 +68,14 @@ class Release:
     def age(self) -> tuple[tuple[int, ...], str]:
         """Sort key: newer releases later, what is unknown first."""
         return tuple(int(number) for number in re.findall(r"\d+", self.version or "")), self.version or ""
+
+    @property
+    def locks_node(self) -> bool:
+        """Whether it counts its processes under a lock that is common to all containers of the node: up to 2.8.0.
+
+        Its code stays in later ones and is never called. What is unknown may need it, and without it waits for ever.
+        """
+        return self.version is None or self.age[0][:3] <= _LAST_WITH_LOCK
 
     def __str__(self) -> str:
         return f"version {self.version}" if self.version else f"unknown library (SHA-256 {self.digest})"

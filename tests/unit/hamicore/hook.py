@@ -75,6 +75,12 @@ class Use:
         """Call it. Whatever happens, it says nothing on stdout and at most one line on stderr."""
         return call(self.arguments(*pods), state() if stdin is None else stdin, **options)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the region is in a tmpfs."""
+        kind = subprocess.run(["stat", "-f", "-c", "%T", self.region], capture_output=True, check=True, timeout=10)
+        return kind.stdout == b"tmpfs\n"
+
     def is_renewed(self) -> bool:
         """Whether the region is pristine and any user may use it."""
         return self.region.read_bytes() == content(self.made) and self.region.stat().st_mode & 0o7777 == 0o666

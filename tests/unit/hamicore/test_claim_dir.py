@@ -1,14 +1,18 @@
 """Cache directories serve any uid and go away whatever containers left in them."""
 
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from hami_kubeletplugin.api.errors import ClaimError, StorageError
+from hami_kubeletplugin.hamicore import directories, mounts
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
+from tests.unit.hamicore.mounted import can_mount, fill, mounted
 
 UID = "3f2c7d0e-9a64-4c1e-8f0b-0a1b2c3d4e5f"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it changes owners, flags or mounts")
@@ -22,12 +26,12 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
-def test_any_uid_can_use_its_cache_and_list_no_other(tmp_path: Path) -> None:
-    """0777 for the directory, 0711 for the two above, whatever the umask."""
+def test_any_uid_can_use_its_cache_where_it_is_mounted(tmp_path: Path) -> None:
+    """0777 for the directory, 0700 for the two above, whatever the umask."""
     path = ClaimDir(tmp_path, UID).make_cache("main")
     assert path == ClaimDir(tmp_path, UID).cache("main") == tmp_path / "cache" / UID / "main"
     modes = [level.stat().st_mode & 0o7777 for level in (path, path.parent, path.parent.parent)]
-    assert modes == [0o777, 0o711, 0o711]
+    assert modes == [0o777, 0o700, 0o700]
 
 
 def test_making_it_again_keeps_what_is_in_it(tmp_path: Path) -> None:
@@ -107,6 +111,113 @@ def test_a_tree_deeper_than_any_stack_goes(tmp_path: Path) -> None:
         os.chdir(here)
     ClaimDir(tmp_path, UID).remove()
     assert not path.parent.exists()
+
+
+def test_a_great_many_files_go_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call takes so many and says that there are more; only some names are held at a time, in a tree as well."""
+    monkeypatch.setattr(directories, "STEP", 10)
+    monkeypatch.setattr(directories, "MOST", 100)
+    path = ClaimDir(tmp_path, UID).make_cache("main")
+    (path / "sub" / "deep").mkdir(parents=True)
+    for number in range(120):
+        (path / f"{number}").touch()
+        (path / "sub" / f"{number}").touch()
+        (path / "sub" / "deep" / f"{number}").touch()
+    monkeypatch.delattr(os, "listdir")  # it would hold all names of a directory
+    calls = 0
+    while path.parent.exists():
+        calls += 1
+        assert calls < 10
+        with suppress(StorageError):
+            ClaimDir(tmp_path, UID).remove()
+    assert calls > 3
+
+
+def test_a_live_writer_does_not_hold_a_call_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that makes files as fast as they are removed: the call ends, and says that it is tried again."""
+    monkeypatch.setattr(directories, "MOST", 100)
+    path = ClaimDir(tmp_path, UID).make_cache("main")
+    (path / "first").touch()
+    unlink, names = os.unlink, itertools.count()
+
+    def and_two_more(name: str, *, dir_fd: int | None = None) -> None:
+        unlink(name, dir_fd=dir_fd)
+        for _ in range(2):
+            (path / f"more-{next(names)}").touch()
+
+    monkeypatch.setattr(os, "unlink", and_two_more)
+    with pytest.raises(StorageError, match=r"more than .* files; they are removed in steps, so it is tried again"):
+        ClaimDir(tmp_path, UID).remove()
+    monkeypatch.setattr(os, "unlink", unlink)
+    while path.parent.exists():
+        with suppress(StorageError):
+            ClaimDir(tmp_path, UID).remove()
+
+
+@can_mount
+def test_in_memory_a_claim_has_an_end(tmp_path: Path) -> None:
+    """What a container writes into a file or makes of files is bounded; nothing there can be a program."""
+    folder = ClaimDir(tmp_path, UID, in_memory=True)
+    with mounted(folder.path):
+        path = folder.make_cache("main")
+        assert 0 < fill(path / "big", 1024**3) <= 8 * 1024**2
+        (path / "big").unlink()
+        (path / "program").write_bytes(Path("/bin/true").read_bytes())
+        (path / "program").chmod(0o4755)
+        with pytest.raises(PermissionError):
+            subprocess.run([path / "program"], check=False, timeout=10)
+        assert sum(_made(path / f"{number}") for number in range(2_000)) < 1024
+
+
+@can_mount
+def test_in_memory_all_of_a_claim_goes_at_once(tmp_path: Path) -> None:
+    """Whoever still has a file open keeps that; no other claim is touched; nothing stays mounted."""
+    folder, other = ClaimDir(tmp_path, UID, in_memory=True), ClaimDir(tmp_path, UID[:-1] + "0", in_memory=True)
+    with mounted(folder.path, other.path):
+        stays = other.make_cache("main")
+        path = folder.make_cache("main")
+        for number in range(500):
+            (path / f"{number}").touch()
+        with (path / "0").open("w") as held:
+            folder.remove()
+            held.write("still there")
+        assert os.listdir(tmp_path / "cache") == [other.uid]
+        assert stays.exists()
+
+
+@can_mount
+def test_what_is_on_the_disk_already_stays_there(tmp_path: Path) -> None:
+    """A container of before the update may be using it. It goes with its claim."""
+    path = ClaimDir(tmp_path, UID).make_cache("main")
+    (path / "vgpu.cache").write_text("region")
+    folder = ClaimDir(tmp_path, UID, in_memory=True)
+    with mounted(folder.path):
+        folder.make_cache("main")
+        folder.make_cache("side")
+        assert (path / "vgpu.cache").read_text() == "region"
+        folder.remove()
+        assert not folder.path.exists()
+
+
+@can_mount
+def test_a_daemon_that_died_or_a_node_that_rebooted_is_no_matter(tmp_path: Path) -> None:
+    """An empty directory that waits for its tmpfs gets it, and one that has it gets no second one."""
+    folder = ClaimDir(tmp_path, UID, in_memory=True)
+    folder.path.mkdir(parents=True)
+    with mounted(folder.path):
+        for _ in range(2):
+            folder.make()
+            assert mounts.is_mounted(folder.path)
+        subprocess.run(["umount", folder.path], check=True, timeout=10)
+        assert not mounts.is_mounted(folder.path)
+
+
+def _made(path: Path) -> bool:
+    try:
+        path.touch()
+    except OSError:
+        return False
+    return True
 
 
 @as_root

@@ -44,14 +44,14 @@ def leftovers(hami_dir: Path) -> list[Path]:
 
 
 def test_a_fresh_node_gets_everything(library: Path, hami_dir: Path) -> None:
-    """Library named by its content and loadable by any uid, preload file with the container's path, lock for any uid."""
+    """Library named by its content and loadable by any uid, preload file with the container's path."""
     installed = HostFiles(Shipped(library), hami_dir).install()
     digest = hashlib.sha256(library.read_bytes()).hexdigest()[:16]
     assert installed.library == hami_dir / "lib" / f"libvgpu.so.{digest}"
     assert installed.library.read_bytes() == library.read_bytes()
     assert installed.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
-    assert [mode(path) for path in (installed.library, installed.preload, installed.lock_dir)] == [0o755, 0o644, 0o1777]
-    assert mode(installed.library.parent) == mode(hami_dir) == 0o755
+    assert [mode(path) for path in (installed.library, installed.preload)] == [0o755, 0o644]
+    assert mode(installed.library.parent) == 0o755
     assert leftovers(hami_dir) == []
 
 
@@ -118,17 +118,12 @@ def test_a_touched_preload_file_is_put_back(library: Path, hami_dir: Path, damag
     assert mode(path) == 0o644
 
 
-def test_the_lock_directory_is_put_back_and_may_be_used(library: Path, hami_dir: Path) -> None:
-    """Entries that containers make in it are no damage; a lost mode or directory is repaired."""
-    files = HostFiles(Shipped(library), hami_dir)
-    lock = files.install().lock_dir
-    (lock / "lock").touch()
-    files.check()
-    lock.chmod(0o700)
-    assert mode(files.check().lock_dir) == 0o1777
-    (lock / "lock").unlink()
-    lock.rmdir()
-    assert mode(files.check().lock_dir) == 0o1777
+def test_what_containers_leave_is_roots_alone(library: Path, hami_dir: Path) -> None:
+    """No other user of the node reaches it; folders of an earlier version, which let everybody through, are mended."""
+    (hami_dir / "cache").mkdir(parents=True, mode=0o711)
+    hami_dir.chmod(0o755)
+    HostFiles(Shipped(library), hami_dir).install()
+    assert [mode(path) for path in (hami_dir, hami_dir / "cache")] == [0o700, 0o700]
 
 
 def test_a_check_of_untouched_files_is_cheap(library: Path, hami_dir: Path) -> None:

@@ -1,5 +1,6 @@
 """Region files are there whole, serve any uid, and a region in use is left alone."""
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -35,7 +36,7 @@ def create(tmp_path: Path, made: Region = ONE) -> Path:
 
 
 def test_the_file_holds_the_region(tmp_path: Path) -> None:
-    """It can be written by any uid; other containers' files can't be found."""
+    """It can be written by any uid that has it mounted, it has all its blocks, and no other user of the node finds it."""
     before = os.umask(0o077)
     try:
         target = create(tmp_path)
@@ -43,8 +44,8 @@ def test_the_file_holds_the_region(tmp_path: Path) -> None:
         os.umask(before)
     assert target.name == "use-0.region"
     assert holds(target, ONE)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (target, target.parent)] == [0o666, 0o711]
-    assert target.stat().st_blocks * 512 <= 32768  # sparse: 2 MB are not written
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (target, target.parent)] == [0o666, 0o700]
+    assert target.stat().st_blocks * 512 >= ONE.size  # a full disk must not meet a process that uses its region
     assert os.listdir(target.parent) == [target.name]
 
 
@@ -55,6 +56,18 @@ def test_a_region_that_is_there_is_left_alone(tmp_path: Path) -> None:
     inode = target.stat().st_ino
     assert create(tmp_path, OTHER) == target
     assert (target.read_bytes(), target.stat().st_ino) == (b"in use", inode)
+
+
+def test_a_full_disk_is_said_before_a_container_meets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a region with holes a process would learn it by SIGBUS. Nothing half-made stays."""
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(StorageError, match=r"use-0\.region: can't be written: No space left.*free"):
+        create(tmp_path)
+    assert os.listdir(tmp_path / "cache" / UID) == []
 
 
 def test_a_repeat_writes_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""Small file systems in memory that are mounted on the node, so that what containers may write into has an end.
+
+mount(2) and umount2(2) of the C library, as Python has neither. Everything here blocks: call it in a thread.
+"""
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_FLAGS: Final = ctypes.c_ulong(2 | 4 | 8)
+"""MS_NOSUID, MS_NODEV, MS_NOEXEC: whatever a container leaves there is no program of any user of the node."""
+_DETACH: Final = 2 | 8
+"""MNT_DETACH, UMOUNT_NOFOLLOW: what still has a file open keeps it, and nobody waits for that."""
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+_LIMIT: Final = 16 * 1024 * 1024
+
+
+def mount(path: Path, *, size: int, inodes: int, mode: int) -> None:
+    """Mount a new tmpfs on a directory.
+
+    Args:
+        path: The directory; it has to be one that nobody but root can replace.
+        size: Bytes that its files may have together.
+        inodes: So many files and directories, its own root among them.
+        mode: Permission bits of its root.
+
+    Raises:
+        OSError: Not allowed here, or the directory isn't there.
+    """
+    options = f"size={size},nr_inodes={inodes},mode={mode:o}"
+    if _LIBC.mount(b"hami-dra", os.fsencode(path), b"tmpfs", _FLAGS, options.encode()):
+        raise _error(path)
+
+
+def unmount(path: Path) -> None:
+    """Take away whatever is mounted on a directory. Nothing mounted, or no directory, is fine.
+
+    Raises:
+        OSError: It is still there.
+    """
+    while is_mounted(path):
+        if _LIBC.umount2(os.fsencode(path), _DETACH):
+            raise _error(path)
+
+
+def is_mounted(path: Path) -> bool:
+    """Whether a file system of its own is mounted on a directory.
+
+    Raises:
+        OSError: One of `stat`, but not that it isn't there.
+    """
+    try:
+        return os.lstat(path).st_dev != os.lstat(path.parent).st_dev
+    except FileNotFoundError:
+        return False
+
+
+def lacking(folder: Path) -> str | None:
+    """Why the container runtime would not get what is mounted below a folder of ours, and what to do; None if it would.
+
+    It is tried out. Whether others see a mount is known by its being shared: mount_namespaces(7), proc_pid_mountinfo(5).
+    """
+    probe = folder / ".mount-probe"
+    try:
+        with suppress(FileExistsError):
+            probe.mkdir(0o700)
+        mount(probe, size=4096, inodes=2, mode=0o700)
+        try:
+            shared = _is_shared(os.path.realpath(probe))
+        finally:
+            unmount(probe)
+        probe.rmdir()
+    except OSError as error:
+        return (
+            f"nothing can be mounted below {folder}: {error.strerror}; the daemon has to run as root with CAP_SYS_ADMIN"
+        )
+    if not shared:
+        return (
+            f"what is mounted below {folder} would be seen by the daemon alone; give its volume "
+            "`mountPropagation: Bidirectional`, or on a node whose root is mounted privately run `mount --make-rshared /` there"
+        )
+    return None
+
+
+def _is_shared(point: str) -> bool:
+    """Whether the last mount on a directory is passed on: field 5 is where it is, fields from 7 to `-` say to whom."""
+    shared = False
+    with _MOUNTINFO.open("rb") as file:
+        for line in file.read(_LIMIT).splitlines():
+            fields = line.split(b" ")
+            if len(fields) > 6 and fields[4] == _escaped(point):
+                shared = any(field.startswith(b"shared:") for field in fields[6 : fields.index(b"-", 6)])
+    return shared
+
+
+def _escaped(path: str) -> bytes:
+    """As mountinfo writes it: the backslash first, as the others are written with it."""
+    name = os.fsencode(path)
+    for char in b"\\ \t\n":
+        name = name.replace(bytes([char]), b"\\%03o" % char)
+    return name
+
+
+def _error(path: Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), os.fspath(path))
