@@ -158,7 +158,7 @@ halt() { # stop the node; what is left is what a machine keeps over a reboot
     kill -KILL $victims 2>/dev/null || true
     sleep 0.05
   done
-  awk '{print $2}' /proc/self/mounts | grep -E "^($dir_re/containerd|${kubelet_root//./\\.}/(pods|plugins))/" | sort -r |
+  awk '{print $2}' /proc/self/mounts | grep -E "^($dir_re|${kubelet_root//./\\.}/(pods|plugins))/" | sort -r |
     xargs -r umount -l || true
   # The kubelet bind-mounts its folder onto itself to share what it mounts there; a disk of its own has another root.
   while awk -v root="$kubelet_root" '$4 == root && $5 == root {found = 1} END {exit !found}' /proc/self/mountinfo; do

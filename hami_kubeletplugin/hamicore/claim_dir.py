@@ -89,9 +89,9 @@ class ClaimDir:
             if not self.in_memory or os.listdir(self.path):
                 return False
             mounts.mount(self.path, size=_SIZE, inodes=_INODES, mode=0o700)
-            return True
         except OSError as error:
             raise _cannot_make(self.path, error) from error
+        return True
 
     def make_cache(self, use: str) -> Path:
         """Make a cache directory, writable for any uid. One that is there keeps its content: a container may be using it.

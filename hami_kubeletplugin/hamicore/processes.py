@@ -18,6 +18,7 @@ PROC: Final = Path("/proc")
 _CACHE: Final = "cache"
 _OURS: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})/(use-[0-9]{1,4})(?:\.region)?(?://deleted)?")
 """What is mounted, below `<hami_dir>/cache`: see `ClaimDir`."""
+_CLAIM: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})")
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _LIBRARY: Final = re.compile(rb"/libvgpu\.so[^/\n]*$", re.MULTILINE)
 _LIMIT: Final = 16 * 1024 * 1024
@@ -93,17 +94,35 @@ def source(mountinfo: bytes, directory: str) -> Source | None:
     return found
 
 
-def places(mountinfo: bytes, cache: Source) -> frozenset[UseKey]:
+def claims(mountinfo: bytes, directory: str) -> Mapping[bytes, bytes]:
+    """Which claims have a file system of their own: UID by device number. Pure.
+
+    Args:
+        mountinfo: Of a process that sees the directory.
+        directory: That of the claims' directories; absolute, without links.
+    """
+    path = os.fsencode(directory)
+    below = ((device, mount.removeprefix(path)) for device, _, mount in _mounts(mountinfo) if mount.startswith(path))
+    return {device: match[1] for device, rest in below if (match := _CLAIM.fullmatch(rest))}
+
+
+def places(mountinfo: bytes, cache: Source, own: Mapping[bytes, bytes]) -> frozenset[UseKey]:
     """The container uses whose files a process has mounted. Pure.
 
     Args:
         mountinfo: The process's.
         cache: Where the claims' directories really are: a container can make mounts of its own whose path only looks alike.
+        own: The claims that have a file system of their own, as `claims` finds them.
     """
     found = set()
     for device, root, _ in _mounts(mountinfo):
-        ours = device == cache.device and root.startswith(cache.path)
-        if ours and (match := _OURS.fullmatch(root[len(cache.path) :])):
+        if uid := own.get(device):
+            place = b"/" + uid + root
+        elif device == cache.device and root.startswith(cache.path):
+            place = root[len(cache.path) :]
+        else:
+            continue
+        if match := _OURS.fullmatch(place):
             found.add(UseKey(match[1].decode(), match[2].decode()))
     return frozenset(found)
 
@@ -116,7 +135,8 @@ def maps_library(maps: bytes) -> bool:
 def look(hami_dir: Path, proc: Path = PROC) -> Look:
     """One pass over all processes. Blocks: some 20 us for each, and some more for each mount name space."""
     own = _link(proc / "self/ns/mnt")
-    cache = source(_read(proc / "self/mountinfo"), os.path.realpath(hami_dir / _CACHE))
+    mountinfo, directory = _read(proc / "self/mountinfo"), os.path.realpath(hami_dir / _CACHE)
+    cache, claims_own = source(mountinfo, directory), claims(mountinfo, directory)
     others: dict[int, _Home] = {}
     for pid in _pids(proc):
         with contextlib.suppress(OSError):
@@ -124,7 +144,7 @@ def look(hami_dir: Path, proc: Path = PROC) -> Look:
             home = _Home(os.readlink(proc / str(pid) / "ns/mnt"), there.st_dev, there.st_ino)
             if home.namespace != own:
                 others[pid] = home
-    mounted = _mounted(others, cache, proc) if cache else {}
+    mounted = _mounted(others, cache, claims_own, proc) if cache else {}
     found: dict[UseKey, list[Process]] = {}
     for pid, home in others.items():
         if (here := mounted.get(home.namespace)) and (process := _process(proc, pid)):
@@ -133,7 +153,9 @@ def look(hami_dir: Path, proc: Path = PROC) -> Look:
     return Look(bool(others), {place: tuple(sorted(processes)) for place, processes in found.items()})
 
 
-def _mounted(homes: Mapping[int, _Home], cache: Source, proc: Path) -> dict[str, frozenset[UseKey]]:
+def _mounted(
+    homes: Mapping[int, _Home], cache: Source, own: Mapping[bytes, bytes], proc: Path
+) -> dict[str, frozenset[UseKey]]:
     """The container uses of each mount name space.
 
     A process shows the mounts below its own root only; one that changed its root is where its name space is all the same.
@@ -143,7 +165,7 @@ def _mounted(homes: Mapping[int, _Home], cache: Source, proc: Path) -> dict[str,
     for pid, home in homes.items():
         if home not in seen and (content := _read(proc / str(pid) / "mountinfo")):
             seen.add(home)
-            mounted[home.namespace] = mounted.get(home.namespace, frozenset()) | places(content, cache)
+            mounted[home.namespace] = mounted.get(home.namespace, frozenset()) | places(content, cache, own)
     return mounted
 
 

@@ -1,9 +1,11 @@
 """One cluster and one daemon for all tests; each test leaves the node as it found it, and that is checked."""
 
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Generator, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,30 @@ def library() -> Path:
     return REPOSITORY / "tests" / "build" / "libvgpu.so"
 
 
+@pytest.fixture
+def libraries(library: Path, tmp_path: Path) -> Path:
+    """A folder with two releases, whose regions differ: 2.8.0 and 2.10.0."""
+    (tmp_path / "libvgpu.so.2.10.0").write_bytes(library.read_bytes())
+    old = tmp_path / "libvgpu.so.2.8.0"
+    command = [
+        "gcc",
+        "-std=c11",
+        "-shared",
+        "-fPIC",
+        "-DMINOR=1",
+        "-o",
+        str(old),
+        str(REPOSITORY / "tests" / "native" / "fake_vgpu.c"),
+    ]
+    subprocess.run(command, check=True, timeout=60)
+    entries = [
+        {"sha256": sha256(path.read_bytes()).hexdigest(), "version": path.name.removeprefix("libvgpu.so.")}
+        for path in tmp_path.glob("libvgpu.so.*")
+    ]
+    (tmp_path / "versions.json").write_text(json.dumps(entries))
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """The cluster, up, with everything of daemonset.yaml except the DaemonSet, whose pod the daemon's process stands for."""
@@ -98,6 +124,7 @@ def session_daemon(cluster: Cluster, library: Path) -> Iterator[Daemon]:
     yield daemon
     if daemon.is_running:
         daemon.kill()
+    subprocess.run(["umount", "-R", "-l", daemon.hami_dir], check=False, timeout=30)
 
 
 @pytest.fixture

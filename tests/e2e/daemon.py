@@ -18,6 +18,15 @@ KUBELET_ROOT = Path("/var/lib/kubelet")
 CDI_DIR = Path("/var/run/cdi")
 
 
+def share(folder: Path) -> None:
+    """Have what the daemon mounts in a folder be seen by others, as on nodes with systemd, which shares the whole root."""
+    folder.mkdir(exist_ok=True)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    if not any(line.split()[4] == str(folder) for line in mounts):
+        subprocess.run(["mount", "--bind", folder, folder], check=True, timeout=10)
+        subprocess.run(["mount", "--make-shared", folder], check=True, timeout=10)
+
+
 class Daemon:
     """One `hami-kubeletplugin run`.
 
@@ -49,6 +58,7 @@ class Daemon:
     def start(self, *options: str, registered: bool = True) -> None:
         """Start it, and unless told otherwise wait until the kubelet has it registered."""
         assert not self.is_running, "the daemon runs already"
+        share(self.hami_dir)
         self._log_start = self.log_file.stat().st_size
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import CHECKOUT
-from tests.e2e.cluster import REPOSITORY, Cluster
+from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.inside import Inside, look, look_cleared
 from tests.e2e.manifests import container, pod, request, template
@@ -20,7 +20,6 @@ from tests.e2e.test_limits_restart import container_ids, restarted
 from tests.waiting import wait_for
 
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
-SOURCE = REPOSITORY / "tests" / "native" / "fake_vgpu.c"
 
 
 @pytest.fixture
@@ -29,21 +28,6 @@ def other_daemon(daemon: Daemon) -> Iterator[Daemon]:
     assert daemon.stop() == 0
     yield daemon
     daemon.restart()
-
-
-@pytest.fixture
-def libraries(library: Path, tmp_path: Path) -> Path:
-    """A folder with two releases, whose regions differ: 2.8.0 and 2.10.0."""
-    (tmp_path / "libvgpu.so.2.10.0").write_bytes(library.read_bytes())
-    old = tmp_path / "libvgpu.so.2.8.0"
-    command = ["gcc", "-std=c11", "-shared", "-fPIC", "-DMINOR=1", "-o", str(old), str(SOURCE)]
-    subprocess.run(command, check=True, timeout=60)
-    entries = [
-        {"sha256": sha256(path.read_bytes()).hexdigest(), "version": path.name.removeprefix("libvgpu.so.")}
-        for path in tmp_path.glob("libvgpu.so.*")
-    ]
-    (tmp_path / "versions.json").write_text(json.dumps(entries))
-    return tmp_path
 
 
 def claims() -> list[dict[str, Any]]:

@@ -8,12 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from hami_kubeletplugin.hamicore.processes import PROC, Look, Process, Source, UseKey, has_loaded, look, places, source
+from hami_kubeletplugin.hamicore.processes import (
+    PROC,
+    Look,
+    Process,
+    Source,
+    UseKey,
+    claims,
+    has_loaded,
+    look,
+    places,
+    source,
+)
 from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree, is_root
 
 UID = "0b5c1a52-7d6c-4a43-9d3e-2f0f2f4f1a11"
 USE = UseKey(UID, "use-0")
 CACHE = Source(b"8:1", b"/usr/local/vgpu/cache")
+NONE: dict[bytes, bytes] = {}
 
 
 @pytest.fixture
@@ -56,9 +68,32 @@ def test_where_a_directory_really_is(mounts: bytes, found: Source | None) -> Non
 )
 def test_whose_files_are_mounted(root: str, found: set[UseKey]) -> None:
     """Region file or cache directory of a use; what only looks like one, in a volume or on another disk, is none."""
-    assert places(f"60 40 8:1 {root} /tmp/cudevshr.cache rw - ext4 d rw\n".encode(), CACHE) == found
-    assert places(f"60 40 8:2 {root} /tmp/cudevshr.cache rw - ext4 d rw\n".encode(), CACHE) == set()
-    assert places(f"60 40 8:1 / {HAMI}/cache/{UID}/use-0.region rw - ext4 d rw\n".encode(), CACHE) == set()
+    assert places(f"60 40 8:1 {root} /tmp/cudevshr.cache rw - ext4 d rw\n".encode(), CACHE, NONE) == found
+    assert places(f"60 40 8:2 {root} /tmp/cudevshr.cache rw - ext4 d rw\n".encode(), CACHE, NONE) == set()
+    assert places(f"60 40 8:1 / {HAMI}/cache/{UID}/use-0.region rw - ext4 d rw\n".encode(), CACHE, NONE) == set()
+
+
+@pytest.mark.parametrize(
+    ("device", "root", "found"),
+    [
+        ("0:77", "/use-0.region", {USE}),
+        ("0:77", "/use-0.region//deleted", {USE}),
+        ("0:77", "/use-12", {UseKey(UID, "use-12")}),
+        ("0:77", "/", set()),
+        ("0:77", f"/{UID}/use-0.region", set()),
+        ("0:78", "/use-0.region", set()),
+        ("8:1", f"{HAMI}/cache/other/use-0", {UseKey("other", "use-0")}),
+    ],
+)
+def test_whose_files_are_mounted_when_claims_are_in_memory(device: str, root: str, found: set[UseKey]) -> None:
+    """A claim is known by the device of its file system; what is on the disk from before is found as well."""
+    own = claims(
+        b"1 0 8:1 / / rw - ext4 d rw\n"
+        + f"2 1 0:77 / {HAMI}/cache/{UID} rw shared:9 - tmpfs hami-dra rw\n".encode()
+        + f"3 1 0:78 / {HAMI}/cache/{UID}/deeper rw - tmpfs t rw\n4 1 0:79 / /x/cache/{UID} rw - tmpfs t rw\n".encode(),
+        f"{HAMI}/cache",
+    )
+    assert places(f"60 40 {device} {root} /tmp/cudevshr.cache rw - tmpfs t rw\n".encode(), CACHE, own) == found
 
 
 def test_all_processes_of_a_container_are_found(proc: ProcTree) -> None:
