@@ -75,8 +75,8 @@ class ClaimDir:
             StorageError: It can't be made, or something else is there.
         """
         try:
-            # 0711: a process on the host finds its own file but can't list whose others there are.
-            directory(self.path, 0o711, parents=0o711)
+            # Only root: files in it are for any uid, but in the container, and may be setuid programs.
+            directory(self.path, 0o700, parents=0o700)
         except OSError as error:
             raise _cannot_make(self.path, error) from error
 

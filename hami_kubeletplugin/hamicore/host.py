@@ -4,6 +4,7 @@
     <hami_dir>/lib/hami-region-hook.<digest>   what the container runtime runs to renew a region; named by its content, 0755
     <hami_dir>/ld.so.preload                   names the library by its path in the container, 0644
     <hami_dir>/lock                            1777, the container's /tmp/vgpulock
+    <hami_dir>/cache                           0700, the claims' directories
 
 Libraries and hooks of earlier versions stay: running containers have them mounted, a started pod may still be about to use one,
 and nobody can tell cheaply which. They cost about 2 MB for each update of the daemon; a drained node may delete them.
@@ -151,8 +152,9 @@ class HostFiles:
         )
         directory(folder, 0o755)
         directory(installed.lock_dir, 0o1777)
-        # Those of the claims: a process on the host finds its own file but can't list whose others there are.
-        directory(self._hami_dir / "cache", 0o711)
+        # Those of the claims, in which containers may leave setuid programs and which any uid may write: for nobody on the host
+        # but root. Containers see what is mounted for them all the same.
+        directory(self._hami_dir / "cache", 0o700)
         for path in (self._hami_dir, folder):
             files.remove_temporaries(path)
         _place(installed.library, library.content, 0o755)

@@ -22,12 +22,12 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
-def test_any_uid_can_use_its_cache_and_list_no_other(tmp_path: Path) -> None:
-    """0777 for the directory, 0711 for the two above, whatever the umask."""
+def test_any_uid_can_use_its_cache_where_it_is_mounted(tmp_path: Path) -> None:
+    """0777 for the directory, 0700 for the two above, whatever the umask."""
     path = ClaimDir(tmp_path, UID).make_cache("main")
     assert path == ClaimDir(tmp_path, UID).cache("main") == tmp_path / "cache" / UID / "main"
     modes = [level.stat().st_mode & 0o7777 for level in (path, path.parent, path.parent.parent)]
-    assert modes == [0o777, 0o711, 0o711]
+    assert modes == [0o777, 0o700, 0o700]
 
 
 def test_making_it_again_keeps_what_is_in_it(tmp_path: Path) -> None:

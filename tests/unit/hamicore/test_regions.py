@@ -35,7 +35,7 @@ def create(tmp_path: Path, made: Region = ONE) -> Path:
 
 
 def test_the_file_holds_the_region(tmp_path: Path) -> None:
-    """It can be written by any uid; other containers' files can't be found."""
+    """It can be written by any uid; its folder is root's alone."""
     before = os.umask(0o077)
     try:
         target = create(tmp_path)
@@ -43,7 +43,7 @@ def test_the_file_holds_the_region(tmp_path: Path) -> None:
         os.umask(before)
     assert target.name == "use-0.region"
     assert holds(target, ONE)
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (target, target.parent)] == [0o666, 0o711]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (target, target.parent)] == [0o666, 0o700]
     assert target.stat().st_blocks * 512 <= 32768  # sparse: 2 MB are not written
     assert os.listdir(target.parent) == [target.name]
 
