@@ -178,7 +178,9 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
         core = (
             (installed.version or "", renewal.layout.name if renewal else "", installed.digest) if installed else None
         )
-        return metrics.Facts(core, renewal is not None, in_force.not_limited, publisher.published_at)
+        return metrics.Facts(
+            core, renewal is not None, in_force.not_limited, in_force.not_known, publisher.published_at
+        )
 
     async with metrics.served(address, facts) as port:
         log.info("serving metrics", port=port)

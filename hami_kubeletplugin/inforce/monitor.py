@@ -40,8 +40,11 @@ class InForce:
         self._records, self._events, self._hami_dir, self._proc = records, events, hami_dir, proc
         self.not_limited: int | None = None
         """Running containers in which no process had HAMi-core at the last looks; None while that can't be told."""
+        self.not_known: int | None = None
+        """Claims of whose containers it can't be told, since they have more mounts or mappings than are read; None as above."""
         self._seen = Seen()
         self._logged = Once[UseKey]()
+        self._unknown = Once[str]()
         self._done: dict[UseKey, int] = {}
         self._said = Once[str]()
 
@@ -65,7 +68,7 @@ class InForce:
         self._events.forget_all_but(uids)
         self._seen = seen = await asyncio.to_thread(look_again, self._seen, self._hami_dir, self._proc)
         if not seen.others:
-            self.not_limited = None
+            self.not_limited = self.not_known = None
             if uids and self._said.is_new("blind"):
                 log.warning(
                     "can't see whether GPU containers have loaded HAMi-core: /proc shows none of their processes; "
@@ -79,6 +82,7 @@ class InForce:
         self._done = {key: started for key, started in self._done.items() if key in seen.unlimited}
         found = await asyncio.to_thread(self._known, seen.overdue)
         self.not_limited = len(found)
+        self.not_known = len(await asyncio.to_thread(self._say_unknown, uids, seen))
         failures = [error for key, (claim, use) in found.items() if (error := await self._report(key, claim, use))]
         if failures:
             self._fail("an event that limits are not in force can't be written; it is tried again", failures[0])
@@ -94,6 +98,26 @@ class InForce:
                 if claim is not None and (use := uses_with_files(claim).get(key)):
                     found[key] = claim, use
         return found
+
+    def _say_unknown(self, uids: Sequence[str], seen: Seen) -> set[str]:
+        """Log once for each claim, of those that are prepared, that nothing can be told of; returns their UIDs."""
+        found = {claim.uid: claim for claim, _ in self._known(seen.unknown).values()}
+        for uid in uids if seen.crowded else ():
+            with contextlib.suppress(StorageError):
+                claim = self._records.load(uid)
+                if claim is not None and seen.crowded.intersection(pod.uid for pod in claim.pods):
+                    found[uid] = claim
+        for uid, claim in found.items():
+            if self._unknown.is_new(uid):
+                log.warning(
+                    "can't tell whether limits are in force: the containers of a claim have more mounts, mount name spaces or "
+                    "mappings than are looked at; find out what they run",
+                    claim=claim.ref.full_name,
+                    claim_uid=uid,
+                    pods=[f"{pod.namespace}/{pod.name}" for pod in claim.pods],
+                )
+        self._unknown.keep(found.__contains__)
+        return set(found)
 
     async def _report(self, key: UseKey, claim: Prepared, use: Use) -> HamiError | None:
         """Log once for each start, and have the Event; returns what kept it from being written."""

@@ -19,7 +19,7 @@ ANYBODY = 0xFFFFFFFF
 CONTAINERD, CRIO = "io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"
 
 ATTRIBUTES = {
-    # Linux include/uapi/linux/posix_acl_xattr.h: version 2; tag, permissions and id of owner, user 1000 (none), group, mask, others
+    # Linux include/uapi/linux/posix_acl_xattr.h: version 2; tag, permissions and id of owner, user 1000, group, mask, others
     "system.posix_acl_access": struct.pack(
         "<I" + "HHI" * 5, 2, 1, 6, ANYBODY, 2, 0, 1000, 4, 6, ANYBODY, 16, 6, ANYBODY, 32, 6, ANYBODY
     ),

@@ -15,6 +15,7 @@ from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.hamicore import loaded
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.running import Loaded, loaded_now
@@ -216,6 +217,27 @@ async def test_another_pod_of_that_name_is_left_alone(world: World) -> None:
     world.proc.container(100, UID)
     await world.look(3)
     assert world.events == []
+
+
+@pytest.mark.parametrize("excess", ["mounts", "mappings"])
+async def test_a_container_that_has_too_much_to_look_at(
+    world: World, monkeypatch: pytest.MonkeyPatch, excess: str
+) -> None:
+    """It is neither taken for limited nor for unlimited: the log names its claim once, and it has a count of its own."""
+    if excess == "mounts":
+        mounts = "".join(f"{100 + i} 40 0:8 / /m/{i} rw - tmpfs tmpfs rw\n" for i in range(10_000))
+        world.proc.add(100, "mnt:[100]", mounts, cgroup=f"/kubepods/pod{uid_of('pod', 'p')}/c")
+    else:
+        monkeypatch.setattr(loaded, "_LIMIT", 1000)
+        world.proc.container(100, UID, maps=OTHER_MAPS * 100)
+        world.proc.container(101, UID, maps=OTHER_MAPS, namespace="mnt:[100]")
+    world.proc.add(200, "mnt:[200]", cgroup=f"/kubepods/pod{uid_of('pod', 'q')}/c")
+    (said,) = await world.look(3)
+    assert "more mounts" in said
+    assert (world.events, world.check.not_limited, world.check.not_known) == ([], 0, 1)
+    world.proc.end(100)
+    assert await world.look() == []
+    assert world.check.not_known == 0
 
 
 async def test_files_that_belong_to_no_record(world: World) -> None:
