@@ -17,6 +17,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.hamicore.processes import PROC, Process, UseKey
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.running import uses_with_files
+from hami_kubeletplugin.inforce.runtime import SETTING, open_configs
 from hami_kubeletplugin.inforce.unlimited import Seen, look_again
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
@@ -33,11 +34,17 @@ class InForce:
         records: Claim records.
         events: Writes Events of pods.
         hami_dir: HAMi-core's directory on the host.
+        host_root: The host's root directory, as far as it can be seen.
         proc: Where procfs is.
     """
 
-    def __init__(self, *, records: Records, events: PodEvents, hami_dir: Path, proc: Path = PROC) -> None:
+    def __init__(
+        self, *, records: Records, events: PodEvents, hami_dir: Path, host_root: Path, proc: Path = PROC
+    ) -> None:
         self._records, self._events, self._hami_dir, self._proc = records, events, hami_dir, proc
+        self._host_root = host_root
+        self.open_to_all: bool | None = None
+        """Whether the NVIDIA runtime gives containers GPUs without a claim; None if no configuration of it can be seen."""
         self.not_limited: int | None = None
         """Running containers in which no process had HAMi-core at the last looks; None while that can't be told."""
         self.not_known: int | None = None
@@ -51,6 +58,7 @@ class InForce:
     async def run(self, interval: float) -> None:
         """Look every `interval` seconds until cancelled."""
         while True:
+            await self._check_runtime()
             await asyncio.sleep(interval)
             try:
                 await self.check()
@@ -88,6 +96,20 @@ class InForce:
             self._fail("an event that limits are not in force can't be written; it is tried again", failures[0])
         else:
             self._said.ended("failure")
+
+    async def _check_runtime(self) -> None:
+        """Say it once while the NVIDIA runtime lets containers have GPUs without a claim."""
+        configs = await asyncio.to_thread(open_configs, self._host_root)
+        self.open_to_all = None if configs is None else bool(configs)
+        if not configs:
+            self._said.ended("open")
+        elif self._said.is_new("open", tuple(configs)):
+            log.warning(
+                "the NVIDIA container runtime gives GPUs to every container that has it as its runtime and names them in "
+                "NVIDIA_VISIBLE_DEVICES, without a claim and without limits; write this setting into its configuration",
+                setting=f"{SETTING} = false",
+                configurations=configs,
+            )
 
     def _known(self, keys: Iterable[UseKey]) -> dict[UseKey, tuple[Prepared, Use]]:
         """Those that are ours, with what they belong to."""

@@ -19,6 +19,7 @@ from hami_kubeletplugin.hamicore import loaded
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.running import Loaded, loaded_now
+from hami_kubeletplugin.inforce.runtime import SETTING
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.claims.objects import GPUS as INVENTORY
@@ -66,7 +67,7 @@ class World:
     def __init__(self, root: Path, server: ApiServer, api: KubeClient) -> None:
         self.server, self.api, self.records = server, api, Records(root / "claims")
         self.records.open()
-        self.proc = ProcTree(root / "proc")
+        self.proc, self.host = ProcTree(root / "proc"), root / "host"
         self.proc.add(1, "mnt:[0]", name="systemd")
         self.restart()
 
@@ -81,6 +82,7 @@ class World:
             records=self.records,
             events=PodEvents(self.api, driver=DRIVER, node=NODE),
             hami_dir=HAMI,
+            host_root=self.host,
             proc=self.proc.root,
         )
 
@@ -274,6 +276,25 @@ async def test_a_fault_is_not_the_end(world: World) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert len(logs) == 1
+
+
+async def test_a_runtime_that_gives_gpus_to_all_is_said_once(world: World) -> None:
+    """With the file and the setting; it is looked at again, so that closing it needs no new start."""
+    config = world.host / "etc/nvidia-container-runtime/config.toml"
+    with capture_logs() as logs:
+        task = asyncio.create_task(world.check.run(0.01))
+        await until(lambda: world.check.not_limited is not None)
+        assert world.check.open_to_all is None
+        config.parent.mkdir(parents=True)
+        config.touch()
+        await until(lambda: world.check.open_to_all)
+        config.write_text(f"{SETTING} = false")
+        await until(lambda: world.check.open_to_all is False)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    (said,) = logs
+    assert said["configurations"] == ["/etc/nvidia-container-runtime/config.toml"]
+    assert said["setting"] == f"{SETTING} = false"
 
 
 @pytest.fixture
