@@ -28,7 +28,7 @@ _SMALL: Final = 4096
 """Bytes of a file that has less, or of which the first ones are enough."""
 _LIMIT: Final = 16 * 1024 * 1024
 """Bytes of our own mountinfo; that of a node with thousands of mounts has about 1 MB."""
-_MOUNTINFO: Final = 256 * 1024
+MOUNTINFO: Final = 256 * 1024
 """Bytes of a process's mountinfo that are read, some thousand mounts. Ours are among the first, since they are made with the
 container, and the kernel lists mounts in the order in which they were made."""
 
@@ -106,7 +106,7 @@ class _Budget:
         if self.reads <= 0 or self.size <= 0 or self.seconds <= 0:
             self.exceeded = True
             return None
-        limit, before = min(_MOUNTINFO, self.size), time.thread_time()
+        limit, before = min(MOUNTINFO, self.size), time.thread_time()
         content = _read(path, limit)
         self.reads -= 1
         self.seconds -= time.thread_time() - before

@@ -1,7 +1,6 @@
 """What prepared claims leave on the node is for nobody there but root, though containers of any uid use it."""
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +8,10 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from tests.other_user import achieved
 from tests.unit.claims.node import Api, Node, prepared
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
-
-NOBODY = 65534
-TRY = """
-for path; do
-    ls "$path/" >/dev/null 2>&1 && echo "listed $path"
-    cat "$path" >/dev/null 2>&1 && echo "read $path"
-    (: >>"$path") 2>/dev/null && echo "written $path"
-    (exec "$path") >/dev/null 2>&1 && echo "run $path"
-done
-exit 0
-"""
 
 
 @pytest.fixture
@@ -32,23 +21,6 @@ def node(shipped: Shipped, api: Api) -> Iterator[Node]:
         root = Path(name)
         root.chmod(0o755)
         yield Node(root / "node", shipped, api)
-
-
-def achieved(*paths: Path) -> list[str]:
-    """What another user of the node gets done."""
-    ended = subprocess.run(
-        ["sh", "-c", TRY, "sh", *paths],
-        user=NOBODY,
-        group=NOBODY,
-        extra_groups=[],
-        cwd="/",
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert ended.stderr == ""
-    return ended.stdout.splitlines()
 
 
 @pytest.mark.parametrize("former", [False, True], ids=["new", "made by a former version"])
