@@ -7,7 +7,6 @@ By device and inode, since a container can call any file libvgpu.so. Contract: L
 import contextlib
 import mmap
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,8 +17,9 @@ from hami_kubeletplugin.hamicore.processes import PROC, Process
 _PIECE: Final = 256 * 1024
 _LIMIT: Final = 64 * 1024 * 1024
 """Bytes of the maps of all processes of a container; the 65530 mappings that one may have (vm.max_map_count) make some 8 MB."""
+_SPACES: Final = 2
+"""Of a line, between the columns before device and inode."""
 _OWN: Final = 16 * 1024 * 1024
-_NEVER: Final = re.compile(rb"(?!)")
 
 
 class Answers(NamedTuple):
@@ -36,8 +36,8 @@ class Answers(NamedTuple):
     complete: bool
 
 
-def our_mappings(hami_dir: Path, proc: Path = PROC) -> re.Pattern[bytes]:
-    """What begins those lines of maps that are of a library which was installed on this node, of whatever version.
+def our_mappings(hami_dir: Path, proc: Path = PROC) -> frozenset[bytes]:
+    """Device and inode, as they stand in maps, of the libraries that were installed on this node, of whatever version.
 
     The kernel says itself how it calls them, by mapping them here: on overlayfs and btrfs, stat tells other devices than maps.
     """
@@ -50,17 +50,15 @@ def our_mappings(hami_dir: Path, proc: Path = PROC) -> re.Pattern[bytes]:
             with (proc / "self/maps").open("rb") as file:
                 lines = file.read(_OWN).splitlines()
         except OSError:
-            return _NEVER
+            return frozenset()
     fields = [line.split(None, 5) for line in lines]
     of_folder = [each for each in fields if len(each) == 6 and os.path.dirname(each[5]) == os.fsencode(folder)]
-    files = {each[3] + b" " + each[4] for each in of_folder if is_library(os.fsdecode(os.path.basename(each[5])))}
-    if not files:
-        return _NEVER
-    return re.compile(rb"^\S+ \S+ \S+ (?:" + b"|".join(map(re.escape, sorted(files))) + rb") ", re.MULTILINE)
+    ours = [each for each in of_folder if is_library(os.fsdecode(os.path.basename(each[5])))]
+    return frozenset(b" %b %b " % (device, inode) for _, _, _, device, inode, _ in ours)
 
 
 def count(
-    processes: Sequence[Process], ours: re.Pattern[bytes], proc: Path = PROC, *, enough: int | None = None
+    processes: Sequence[Process], ours: frozenset[bytes], proc: Path = PROC, *, enough: int | None = None
 ) -> Answers:
     """Look at the processes of a container.
 
@@ -81,7 +79,7 @@ def count(
     return Answers(loaded, without, left > 0)
 
 
-def _has_loaded(process: Process, ours: re.Pattern[bytes], limit: int, proc: Path) -> tuple[bool | None, int]:
+def _has_loaded(process: Process, ours: frozenset[bytes], limit: int, proc: Path) -> tuple[bool | None, int]:
     """Whether a process has the library mapped now, None if it can't be told; and how many bytes were read."""
     rest, size = b"", 0
     try:
@@ -90,13 +88,24 @@ def _has_loaded(process: Process, ours: re.Pattern[bytes], limit: int, proc: Pat
                 piece = file.read(_PIECE)
                 size += len(piece)
                 if not piece:
-                    return (None if size == 0 else ours.search(rest) is not None), size
+                    return (None if size == 0 else _mapped_in(rest, ours)), size
                 whole, newline, rest = (rest + piece).rpartition(b"\n")
-                if ours.search(whole + newline):
+                if _mapped_in(whole + newline, ours):
                     return True, size
     except OSError:
         pass
     return None, size
+
+
+def _mapped_in(lines: bytes, ours: frozenset[bytes]) -> bool:
+    """Whether one of our libraries stands in its columns, the fourth and fifth: the path behind them may hold anything."""
+    for file in ours:
+        at = lines.find(file)
+        while at >= 0:
+            if lines.count(b" ", lines.rfind(b"\n", 0, at) + 1, at) == _SPACES:
+                return True
+            at = lines.find(file, at + 1)
+    return False
 
 
 def _names(folder: str) -> list[str]:
