@@ -1,5 +1,6 @@
 """What prepared claims leave on the node is for nobody there but root, though containers of any uid use it."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.other_user import achieved
 from tests.unit.claims.node import Api, Node, prepared
@@ -42,3 +44,18 @@ async def test_other_users_can_do_nothing_with_a_claims_files(node: Node, former
         assert {f"read {spec}", f"written {program}", f"run {program}"} <= set(achieved(*paths)), "the test can tell"
         node.start()
         assert achieved(*paths) == []
+
+
+async def test_a_spec_that_can_not_be_closed_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start says which one and why, since others can read it still."""
+    (obj,) = await prepared(node, "a")
+    path = node.specs.path(obj["metadata"]["uid"])
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refused)
+    with pytest.raises(
+        StorageError, match=rf"{path}: its mode can't be changed: Operation not permitted; .* immutable"
+    ):
+        node.start()

@@ -101,7 +101,8 @@ def test_attributes_of_a_container_go(use: Use, name: str) -> None:
 @pytest.mark.parametrize("flag", ["i", "a"])
 def test_a_region_that_nobody_may_write_is_named(use: Use, flag: str) -> None:
     """As a container with CAP_LINUX_IMMUTABLE can leave it: it does not start again, and the message names the file."""
-    subprocess.run(["chattr", f"+{flag}", use.region], check=True, timeout=10)
+    if subprocess.run(["chattr", f"+{flag}", use.region], check=False, timeout=10, stderr=subprocess.PIPE).returncode:
+        pytest.skip("this file system has no such flags")
     try:
         ended = use.run()
     finally:
