@@ -30,6 +30,7 @@ from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
+from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -130,6 +131,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             records=records,
             events=PodEvents(api, driver=settings.driver_name, node=settings.node_name),
             hami_dir=settings.hami_dir,
+            host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
         server = KubeletServer(settings, claims, publisher.published, lock)
         await asyncio.to_thread(_open, records, specs, host)
@@ -178,7 +180,14 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
         core = (
             (installed.version or "", renewal.layout.name if renewal else "", installed.digest) if installed else None
         )
-        return metrics.Facts(core, renewal is not None, in_force.not_limited, publisher.published_at)
+        return metrics.Facts(
+            core,
+            renewal is not None,
+            in_force.not_limited,
+            in_force.not_known,
+            in_force.open_to_all,
+            publisher.published_at,
+        )
 
     async with metrics.served(address, facts) as port:
         log.info("serving metrics", port=port)

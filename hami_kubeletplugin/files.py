@@ -100,6 +100,20 @@ def make_way(path: Path) -> None:
         path.rmdir()
 
 
+def restrict(path: Path, mode: int) -> None:
+    """Give a file a mode; it is fine if it isn't there.
+
+    Raises:
+        StorageError: It has another one.
+    """
+    try:
+        path.chmod(mode)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{path}: its mode can't be changed: {error.strerror}; {remedy(error)}") from error
+
+
 def remove(path: Path) -> None:
     """Remove a file; it is fine if it isn't there.
 

@@ -12,7 +12,7 @@
  * heap, and nothing waits: no open and no lock can block, and an alarm ends it before the runtime's time-out would.
  *
  * Trusted are the arguments and the region's folder. Not trusted is the region: a container can give it any content, size,
- * owner and mode. Who reads regions meanwhile has to use read(2), since a mapped one shrinks at
+ * owner, mode and attributes. Who reads regions meanwhile has to use read(2), since a mapped one shrinks at
  * first.
  *
  *     gcc -std=c11 -static -O2 -Wall -Wextra -Werror -o hami-region-hook hami_region_hook.c container_state.c
@@ -20,6 +20,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "container_state.h"
@@ -191,6 +193,22 @@ static void write_all(int file, const void *data, size_t size, off_t at) {
     if (done != (ssize_t)size) fail_writing(done < 0 ? errno : ENOSPC);
 }
 
+/* What a container set on it beside owner and mode: an access control list, which would keep the users that it names out of the
+ * file or let them in, whatever its mode says; capabilities of a program; and what it stored, which takes room on the disk. */
+static int is_containers(const char *attribute) {
+    return strcmp(attribute, "system.posix_acl_access") == 0 || strcmp(attribute, "security.capability") == 0 ||
+           strncmp(attribute, "user.", strlen("user.")) == 0;
+}
+
+static void remove_attributes(int region) {
+    static char names[XATTR_LIST_MAX];
+    ssize_t size = flistxattr(region, names, sizeof names);
+    if (size < 0 && errno != ENOTSUP) fail_file("attributes of region", region_path, strerror(errno));
+    for (const char *name = names; name < names + size; name += strlen(name) + 1)
+        if (is_containers(name) && fremovexattr(region, name) != 0 && errno != ENODATA)
+            fail_file("attributes of region", region_path, strerror(errno));
+}
+
 /* As the driver made it, so that any user can use it. */
 static void restore_owner_and_mode(int region, const struct stat *found) {
     int other = found->st_uid != geteuid() || found->st_gid != getegid();
@@ -285,6 +303,7 @@ int main(int argc, char **argv) {
     off_t size = read_size();
     read_content(size);
     int region = open_region(&found);
+    remove_attributes(region); /* first: with a list, the mode's bits of the group mean something else */
     restore_owner_and_mode(region, &found);
     renew(region, size);
     verify(region, size);

@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Final
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.claim import ClaimRef, checked_uid
 from hami_kubeletplugin.api.names import CLAIM, cdi_kind
 from hami_kubeletplugin.claims.records import named_uids
+
+_MODE: Final = 0o600
 
 
 class SpecFiles:
@@ -30,6 +33,8 @@ class SpecFiles:
         """
         files.make_directory(self._directory)
         files.remove_temporaries(self._directory, of=self._prefix)
+        for uid in self.uids():
+            files.restrict(self.path(uid), _MODE)  # a former version made it for everybody
 
     def path(self, uid: str) -> Path:
         """The spec file of a claim: the transient name that CDI's GenerateTransientSpecName would give."""
@@ -56,8 +61,9 @@ class SpecFiles:
         content = json.dumps(spec, separators=(",", ":")).encode()  # an indent costs four times as much: no C for it
         if files.read(path) == content:
             return False
-        # Runtimes read it, as root or not; not durable, since it is made anew from the record.
-        files.write(path, content, durable=False, mode=0o644)
+        # Only for root, as whom runtimes read it: its names, paths and limits are no business of others on the node. Not
+        # durable, since it is made anew from the record.
+        files.write(path, content, durable=False, mode=_MODE)
         return True
 
     def remove(self, uid: str) -> None:

@@ -4,6 +4,7 @@
     storage         where the region of a container use is (pure)
     regions         region files of a claim
     claim_dir       the directory of a claim, in memory where possible
+    loaded          how many processes of a container have the library mapped
     host            library, hook, preload file and the folders of claims on the host
     lock_dir        the lock that old libraries share
     shipped         which library the image ships
@@ -13,7 +14,7 @@
     mounts          small file systems in memory
     region          the bytes of a region (pure)
     contract        variables and paths (pure)
-    processes       which processes have the library loaded
+    processes       which processes are in whose containers
 
 Upper ones import lower ones.
 """

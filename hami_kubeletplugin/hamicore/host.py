@@ -16,6 +16,7 @@ Everything here blocks: call it in a thread.
 
 import hashlib
 import os
+import re
 import stat
 import threading
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ _PRELOAD: Final = f"{CONTAINER_LIBRARY}\n".encode()
 
 _DIGITS: Final = 16
 """So many digits of a digest tell the files of all versions apart."""
+
+_LIBRARY: Final = re.compile(rf"libvgpu\.so\.[0-9a-f]{{{_DIGITS}}}")
 
 _Print = tuple[int, int, int, int]
 """What tells a file that was changed, without reading it: inode, size, mtime_ns, mode."""
@@ -203,6 +206,11 @@ class HostFiles:
                 reason=reason,
             )
         return hook if reason is None and isinstance(hook, bytes) else None
+
+
+def is_library(name: str) -> bool:
+    """Whether a file in `<hami_dir>/lib` is called like a library, of whatever version."""
+    return _LIBRARY.fullmatch(name) is not None
 
 
 def _place(path: Path, content: bytes, mode: int) -> None:

@@ -1,13 +1,14 @@
-"""Which processes of this node are in containers that have a region or cache of ours mounted, and whether they loaded HAMi-core.
+"""Which processes of this node are in containers that have a region or cache of ours mounted.
 
 From `/proc`, as far as it shows other containers: that needs the node's PID name space (hostPID), and root. Everything there is
 about running processes, hostile ones among them: what vanishes or can't be read is left out, and nothing is read without bound.
-Contract: Linux Documentation/filesystems/proc.rst, 1.8 /proc/<pid>/stat, 1.14 /proc/<pid>/maps, 3.5 /proc/<pid>/mountinfo.
+Contract: Linux Documentation/filesystems/proc.rst, 1.8 /proc/<pid>/stat, 3.5 /proc/<pid>/mountinfo.
 """
 
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,17 @@ _OURS: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})/(use-[0-9]{1,4})(?:\.region)?
 """What is mounted, below `<hami_dir>/cache`: see `ClaimDir`."""
 _CLAIM: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})")
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
-_LIBRARY: Final = re.compile(rb"/libvgpu\.so[^/\n]*$", re.MULTILINE)
+_POD: Final = re.compile(
+    rb"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:[./]|$)", re.MULTILINE
+)
+"""A pod's UID in the path of its cgroup, as the kubelet's drivers for cgroups write it; static pods have a hash."""
+_SMALL: Final = 4096
+"""Bytes of a file that has less, or of which the first ones are enough."""
 _LIMIT: Final = 16 * 1024 * 1024
-"""Bytes of one file; the mountinfo of a node with thousands of mounts has about 1 MB."""
-_PIECE: Final = 256 * 1024
-_PIECES: Final = 256
-"""64 MB of maps; the 65530 mappings that a process usually may have (vm.max_map_count) make some 8 MB."""
+"""Bytes of our own mountinfo; that of a node with thousands of mounts has about 1 MB."""
+MOUNTINFO: Final = 256 * 1024
+"""Bytes of a process's mountinfo that are read, some thousand mounts. Ours are among the first, since they are made with the
+container, and the kernel lists mounts in the order in which they were made."""
 
 
 class UseKey(NamedTuple):
@@ -56,10 +62,13 @@ class Look:
     Attributes:
         others: Whether there are processes in another mount name space than ours. If not, containers can't be seen at all.
         processes: The processes of each container use that has any, in the order in which they started.
+        crowded: UIDs of pods with more mounts, or more name spaces and roots of processes, than are read: what is in these pods
+            is not known for sure.
     """
 
     others: bool
     processes: Mapping[UseKey, tuple[Process, ...]]
+    crowded: frozenset[str] = frozenset()
 
 
 class _Home(NamedTuple):
@@ -68,6 +77,44 @@ class _Home(NamedTuple):
     namespace: str
     device: int
     inode: int
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What is still spent on the mountinfo of a pod, or of all that is in none: nobody's mounts keep us from the others'.
+
+    Attributes:
+        reads, size: So many files, and bytes of them.
+        seconds: Of CPU time. The kernel passes all mounts to find those that a changed root shows, 100,000 in a tenth of one.
+        exceeded: Whether that was too little.
+    """
+
+    reads: int
+    size: int
+    seconds: float
+    exceeded: bool = False
+
+    @staticmethod
+    def of(pod: str) -> "_Budget":
+        return _Budget(64, 4 * 1024 * 1024, 0.5) if pod else _Budget(4096, 64 * 1024 * 1024, 5.0)
+
+    def read(self, path: Path) -> tuple[bytes, bool] | None:
+        """Whole lines of a mountinfo, and whether that is all of it.
+
+        Returns:
+            None if it can't be read, or nothing may be spent on it any more.
+        """
+        if self.reads <= 0 or self.size <= 0 or self.seconds <= 0:
+            self.exceeded = True
+            return None
+        limit, before = min(MOUNTINFO, self.size), time.thread_time()
+        content = _read(path, limit)
+        self.reads -= 1
+        self.seconds -= time.thread_time() - before
+        if content is None:
+            return None
+        self.size -= len(content)
+        return content[: content.rfind(b"\n") + 1], len(content) < limit
 
 
 class Source(NamedTuple):
@@ -127,15 +174,10 @@ def places(mountinfo: bytes, cache: Source, own: Mapping[bytes, bytes]) -> froze
     return frozenset(found)
 
 
-def maps_library(maps: bytes) -> bool:
-    """Whether a process has a libvgpu.so mapped, by its maps or whole lines of them. Pure."""
-    return _LIBRARY.search(maps) is not None
-
-
 def look(hami_dir: Path, proc: Path = PROC) -> Look:
     """One pass over all processes. Blocks: some 20 us for each, and some more for each mount name space."""
     own = _link(proc / "self/ns/mnt")
-    mountinfo, directory = _read(proc / "self/mountinfo"), os.path.realpath(hami_dir / _CACHE)
+    mountinfo, directory = _read(proc / "self/mountinfo", _LIMIT) or b"", os.path.realpath(hami_dir / _CACHE)
     cache, claims_own = source(mountinfo, directory), claims(mountinfo, directory)
     others: dict[int, _Home] = {}
     for pid in _pids(proc):
@@ -144,47 +186,39 @@ def look(hami_dir: Path, proc: Path = PROC) -> Look:
             home = _Home(os.readlink(proc / str(pid) / "ns/mnt"), there.st_dev, there.st_ino)
             if home.namespace != own:
                 others[pid] = home
-    mounted = _mounted(others, cache, claims_own, proc) if cache else {}
+    mounted, crowded = _mounted(others, cache, claims_own, proc) if cache else ({}, set())
     found: dict[UseKey, list[Process]] = {}
     for pid, home in others.items():
         if (here := mounted.get(home.namespace)) and (process := _process(proc, pid)):
             for place in here:
                 found.setdefault(place, []).append(process)
-    return Look(bool(others), {place: tuple(sorted(processes)) for place, processes in found.items()})
+    return Look(
+        bool(others), {place: tuple(sorted(processes)) for place, processes in found.items()}, frozenset(crowded)
+    )
 
 
 def _mounted(
     homes: Mapping[int, _Home], cache: Source, own: Mapping[bytes, bytes], proc: Path
-) -> dict[str, frozenset[UseKey]]:
-    """The container uses of each mount name space.
-
-    A process shows the mounts below its own root only; one that changed its root is where its name space is all the same.
-    """
+) -> tuple[dict[str, frozenset[UseKey]], set[str]]:
+    """The container uses of each mount name space, and the pods that have more mounts than are read."""
     seen: set[_Home] = set()
     mounted: dict[str, frozenset[UseKey]] = {}
+    budgets: dict[str, _Budget] = {}
     for pid, home in homes.items():
-        if home not in seen and (content := _read(proc / str(pid) / "mountinfo")):
-            seen.add(home)
-            mounted[home.namespace] = mounted.get(home.namespace, frozenset()) | places(content, cache, own)
-    return mounted
-
-
-def has_loaded(process: Process, proc: Path = PROC) -> bool | None:
-    """Whether a process has HAMi-core's library mapped now; None if it can't be told, as when it has ended. Blocks."""
-    rest, empty = b"", True
-    try:
-        with (proc / str(process.pid) / "maps").open("rb") as file:
-            for _ in range(_PIECES):
-                piece = file.read(_PIECE)
-                if not piece:
-                    return None if empty else maps_library(rest)
-                empty = False
-                whole, newline, rest = (rest + piece).rpartition(b"\n")
-                if maps_library(whole + newline):
-                    return True
-    except OSError:
-        pass
-    return None
+        # A process shows the mounts below its own root only; one that changed its root is where its name space is all the same.
+        if home in seen or home.namespace in mounted:
+            continue
+        pod = _pod(proc, pid)
+        budget = budgets.setdefault(pod, _Budget.of(pod))
+        if (answer := budget.read(proc / str(pid) / "mountinfo")) is None:
+            continue
+        seen.add(home)
+        content, whole = answer
+        if found := places(content, cache):
+            mounted[home.namespace] = found
+        elif not whole:
+            budget.exceeded = True
+    return mounted, {pod for pod, budget in budgets.items() if pod and budget.exceeded}
 
 
 def _mounts(mountinfo: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
@@ -205,13 +239,19 @@ def _pids(proc: Path) -> list[int]:
 
 def _process(proc: Path, pid: int) -> Process | None:
     """Of its stat: `pid (comm) state ppid ...`, where comm is what the process likes, and the start is field 22."""
-    before, _, after = _read(proc / str(pid) / "stat").rpartition(b")")
+    before, _, after = (_read(proc / str(pid) / "stat", _SMALL) or b"").rpartition(b")")
     try:
         started = int(after.split()[19])
     except (IndexError, ValueError):
         return None
     name = before.partition(b"(")[2].decode(errors="replace")
     return Process(started, pid, "".join(char if char.isprintable() else "?" for char in name)[:15])
+
+
+def _pod(proc: Path, pid: int) -> str:
+    """UID of the pod that a process is in; empty if it is in none."""
+    found = _POD.search(_read(proc / str(pid) / "cgroup", _SMALL) or b"")
+    return found[1].decode().replace("_", "-") if found else ""
 
 
 def _link(path: Path) -> str | None:
@@ -221,9 +261,9 @@ def _link(path: Path) -> str | None:
         return None
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, limit: int) -> bytes | None:
     try:
         with path.open("rb") as file:
-            return file.read(_LIMIT)
+            return file.read(limit)
     except OSError:
-        return b""
+        return None

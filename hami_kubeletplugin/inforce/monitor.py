@@ -17,6 +17,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.hamicore.processes import PROC, Process, UseKey
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.running import uses_with_files
+from hami_kubeletplugin.inforce.runtime import SETTING, open_configs
 from hami_kubeletplugin.inforce.unlimited import Seen, look_again
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
@@ -33,21 +34,31 @@ class InForce:
         records: Claim records.
         events: Writes Events of pods.
         hami_dir: HAMi-core's directory on the host.
+        host_root: The host's root directory, as far as it can be seen.
         proc: Where procfs is.
     """
 
-    def __init__(self, *, records: Records, events: PodEvents, hami_dir: Path, proc: Path = PROC) -> None:
+    def __init__(
+        self, *, records: Records, events: PodEvents, hami_dir: Path, host_root: Path, proc: Path = PROC
+    ) -> None:
         self._records, self._events, self._hami_dir, self._proc = records, events, hami_dir, proc
+        self._host_root = host_root
+        self.open_to_all: bool | None = None
+        """Whether the NVIDIA runtime gives containers GPUs without a claim; None if no configuration of it can be seen."""
         self.not_limited: int | None = None
         """Running containers in which no process had HAMi-core at the last looks; None while that can't be told."""
+        self.not_known: int | None = None
+        """Claims of whose containers it can't be told, since they have more mounts or mappings than are read; None as above."""
         self._seen = Seen()
         self._logged = Once[UseKey]()
+        self._unknown = Once[str]()
         self._done: dict[UseKey, int] = {}
         self._said = Once[str]()
 
     async def run(self, interval: float) -> None:
         """Look every `interval` seconds until cancelled."""
         while True:
+            await self._check_runtime()
             await asyncio.sleep(interval)
             try:
                 await self.check()
@@ -65,7 +76,7 @@ class InForce:
         self._events.forget_all_but(uids)
         self._seen = seen = await asyncio.to_thread(look_again, self._seen, self._hami_dir, self._proc)
         if not seen.others:
-            self.not_limited = None
+            self.not_limited = self.not_known = None
             if uids and self._said.is_new("blind"):
                 log.warning(
                     "can't see whether GPU containers have loaded HAMi-core: /proc shows none of their processes; "
@@ -79,11 +90,26 @@ class InForce:
         self._done = {key: started for key, started in self._done.items() if key in seen.unlimited}
         found = await asyncio.to_thread(self._known, seen.overdue)
         self.not_limited = len(found)
+        self.not_known = len(await asyncio.to_thread(self._say_unknown, uids, seen))
         failures = [error for key, (claim, use) in found.items() if (error := await self._report(key, claim, use))]
         if failures:
             self._fail("an event that limits are not in force can't be written; it is tried again", failures[0])
         else:
             self._said.ended("failure")
+
+    async def _check_runtime(self) -> None:
+        """Say it once while the NVIDIA runtime lets containers have GPUs without a claim."""
+        configs = await asyncio.to_thread(open_configs, self._host_root)
+        self.open_to_all = None if configs is None else bool(configs)
+        if not configs:
+            self._said.ended("open")
+        elif self._said.is_new("open", tuple(configs)):
+            log.warning(
+                "the NVIDIA container runtime gives GPUs to every container that has it as its runtime and names them in "
+                "NVIDIA_VISIBLE_DEVICES, without a claim and without limits; write this setting into its configuration",
+                setting=f"{SETTING} = false",
+                configurations=configs,
+            )
 
     def _known(self, keys: Iterable[UseKey]) -> dict[UseKey, tuple[Prepared, Use]]:
         """Those that are ours, with what they belong to."""
@@ -94,6 +120,26 @@ class InForce:
                 if claim is not None and (use := uses_with_files(claim).get(key)):
                     found[key] = claim, use
         return found
+
+    def _say_unknown(self, uids: Sequence[str], seen: Seen) -> set[str]:
+        """Log once for each claim, of those that are prepared, that nothing can be told of; returns their UIDs."""
+        found = {claim.uid: claim for claim, _ in self._known(seen.unknown).values()}
+        for uid in uids if seen.crowded else ():
+            with contextlib.suppress(StorageError):
+                claim = self._records.load(uid)
+                if claim is not None and seen.crowded.intersection(pod.uid for pod in claim.pods):
+                    found[uid] = claim
+        for uid, claim in found.items():
+            if self._unknown.is_new(uid):
+                log.warning(
+                    "can't tell whether limits are in force: the containers of a claim have more mounts, mount name spaces or "
+                    "mappings than are looked at; find out what they run",
+                    claim=claim.ref.full_name,
+                    claim_uid=uid,
+                    pods=[f"{pod.namespace}/{pod.name}" for pod in claim.pods],
+                )
+        self._unknown.keep(found.__contains__)
+        return set(found)
 
     async def _report(self, key: UseKey, claim: Prepared, use: Use) -> HamiError | None:
         """Log once for each start, and have the Event; returns what kept it from being written."""

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.hamicore.claim_dir import use_name
-from hami_kubeletplugin.hamicore.processes import PROC, UseKey, has_loaded, look
+from hami_kubeletplugin.hamicore.loaded import count, our_mappings
+from hami_kubeletplugin.hamicore.processes import PROC, UseKey, look
 from hami_kubeletplugin.hamicore.storage import stored
 
 
@@ -22,8 +23,8 @@ def loaded_now(claims: Iterable[Prepared], hami_dir: Path, proc: Path = PROC) ->
 
     A container that uses several claims has the files of one of them; it is shown for all.
     """
-    found = look(hami_dir, proc).processes
-    counts = {key: Loaded(len(all_), sum(bool(has_loaded(p, proc)) for p in all_)) for key, all_ in found.items()}
+    found, ours = look(hami_dir, proc).processes, our_mappings(hami_dir, proc)
+    counts = {key: Loaded(len(all_), count(all_, ours, proc).loaded) for key, all_ in found.items()}
     known = list(claims)
     own = {key: use for claim in known for key, use in uses_with_files(claim).items() if key in counts}
     shared = {(key.claim_uid, use.containers): counts[key] for key, use in own.items() if use.containers}

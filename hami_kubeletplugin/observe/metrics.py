@@ -33,12 +33,16 @@ class Facts:
         core: Version, layout and digest of HAMi-core as it is installed, each empty if unknown; None while it is not installed.
         in_region: Whether new containers get a region that we made, and don't depend on variables.
         not_limited: Running containers in which no process has loaded HAMi-core; None if that can't be told.
+        not_known: Claims of which that can't be told, since their containers have too many mounts or mappings; None as before.
+        open_to_all: Whether the NVIDIA runtime gives containers GPUs without a claim; None if that can't be told.
         published_at: UNIX time at which the ResourceSlices were last found, or made, right; None: never yet.
     """
 
     core: tuple[str, str, str] | None
     in_region: bool
     not_limited: int | None
+    not_known: int | None
+    open_to_all: bool | None
     published_at: float | None
 
 
@@ -68,6 +72,16 @@ class _Node(Collector):
             "hami_containers_not_limited",
             "Running containers in which no process has loaded HAMi-core; NaN if processes can't be seen.",
             math.nan if facts.not_limited is None else facts.not_limited,
+        )
+        yield GaugeMetricFamily(
+            "hami_claims_not_known",
+            "Claims whose containers have more mounts or mappings than are read to tell it; NaN if processes can't be seen.",
+            math.nan if facts.not_known is None else facts.not_known,
+        )
+        yield GaugeMetricFamily(
+            "hami_gpus_without_claim",
+            "1 if the NVIDIA runtime's configuration lets containers have GPUs without a claim, 0 if not; NaN if none is seen.",
+            math.nan if facts.open_to_all is None else float(facts.open_to_all),
         )
         yield GaugeMetricFamily(
             "hami_slices_published_timestamp_seconds",

@@ -7,6 +7,9 @@ from pathlib import Path
 HAMI = Path("/usr/local/vgpu")
 DAEMON = 900
 OTHER_MAPS = "7f00-7f01 r-xp 00000000 08:01 77 /usr/lib/libc.so.6\n"
+INSTALLED = f"{HAMI}/lib/libvgpu.so.0123456789abcdef"
+DAEMON_MAPS = f"{OTHER_MAPS}7f10-7f20 r--p 00000000 08:01 42    {INSTALLED}\n"
+"""The library, and the kernel's name of it, as the daemon finds it out by mapping it."""
 LIBRARY_MAPS = (
     f"{OTHER_MAPS}7f10-7f20 r-xp 00000000 08:01 42 /usr/local/vgpu/libvgpu.so\n7ffd-7ffe rw-p 0 00:00 0 [stack]\n"
 )
@@ -18,6 +21,7 @@ class ProcTree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.add(DAEMON, "mnt:[1]", f"50 40 8:1 {HAMI} {HAMI} rw - ext4 /dev/sda1 rw\n", name="hami-kubeletplu")
+        self.maps(DAEMON, DAEMON_MAPS)
         (root / "self").symlink_to(str(DAEMON))
         (root / "meminfo").write_text("")
 
@@ -31,6 +35,7 @@ class ProcTree:
         started: int | None = None,
         name: str = "sh",
         root: str = "/",
+        cgroup: str = "/system.slice/x.service",
     ) -> None:
         """A process; `mounts` are lines of its mountinfo besides its root's."""
         folder = self.root / str(pid)
@@ -39,6 +44,7 @@ class ProcTree:
         (folder / "root").symlink_to(root)
         (folder / "mountinfo").write_text(f"40 30 0:7 / / rw,relatime - overlay overlay rw\n{mounts}")
         (folder / "maps").write_text(maps)
+        (folder / "cgroup").write_text(f"0::{cgroup}\n")
         (folder / "stat").write_text(
             f"{pid} ({name}) S {' '.join(['0'] * 18)} {pid if started is None else started} 0 0\n"
         )

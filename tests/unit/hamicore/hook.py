@@ -1,6 +1,7 @@
 """A container use with its region, and hami-region-hook as a runtime calls it."""
 
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +15,18 @@ from hami_kubeletplugin.hamicore.region import LAYOUTS, Layout, Region, region
 
 CLAIM = "team-a/train"
 POD = "3f2c7d0e-9a64-4c1e-8f0b-0a1b2c3d4e5f"
+ANYBODY = 0xFFFFFFFF
 CONTAINERD, CRIO = "io.kubernetes.cri.sandbox-uid", "io.kubernetes.pod.uid"
 
+ATTRIBUTES = {
+    # Linux include/uapi/linux/posix_acl_xattr.h: version 2; tag, permissions and id of owner, user 1000, group, mask, others
+    "system.posix_acl_access": struct.pack(
+        "<I" + "HHI" * 5, 2, 1, 6, ANYBODY, 2, 0, 1000, 4, 6, ANYBODY, 16, 6, ANYBODY, 32, 6, ANYBODY
+    ),
+    "security.capability": struct.pack("<5I", 0x02000001, 1 << 21, 0, 0, 0),  # CAP_SYS_ADMIN, effective
+    "user.note": b"left by a container",
+}
+"""What a container can set on its region, by extended attribute."""
 HOLDERS = {
     "opened for writing": "f = os.open(p, os.O_RDWR)",
     "mapped for writing": "f = os.open(p, os.O_RDWR); m = mmap.mmap(f, 0); os.close(f)",

@@ -1,26 +1,18 @@
-"""Whether processes of containers have HAMi-core, as `/proc` shows it."""
+"""Which processes are in whose containers, as `/proc` shows it, and what that may cost."""
 
+import itertools
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hami_kubeletplugin.hamicore.processes import (
-    PROC,
-    Look,
-    Process,
-    Source,
-    UseKey,
-    claims,
-    has_loaded,
-    look,
-    places,
-    source,
-)
-from tests.unit.proc_tree import DAEMON, HAMI, LIBRARY_MAPS, OTHER_MAPS, ProcTree, is_root
+from hami_kubeletplugin.hamicore import processes
+from hami_kubeletplugin.hamicore.loaded import Answers, count, our_mappings
+from hami_kubeletplugin.hamicore.processes import PROC, Look, Process, Source, UseKey, claims, look, places, source
+from tests.unit.proc_tree import DAEMON, HAMI, ProcTree, is_root
 
 UID = "0b5c1a52-7d6c-4a43-9d3e-2f0f2f4f1a11"
 USE = UseKey(UID, "use-0")
@@ -130,44 +122,104 @@ def test_what_vanishes_meanwhile_is_left_out(proc: ProcTree) -> None:
     assert [process.pid for process in look(HAMI, proc.root).processes[USE]] == [13]
 
 
-@pytest.mark.parametrize(
-    ("maps", "loaded"),
-    [
-        (LIBRARY_MAPS, True),
-        (LIBRARY_MAPS.rstrip("\n").removesuffix("7ffd-7ffe rw-p 0 00:00 0 [stack]").rstrip(), True),
-        (OTHER_MAPS * 20_000 + LIBRARY_MAPS + OTHER_MAPS * 20_000, True),
-        ("7f10-7f20 r-xp 0 08:01 42 /usr/local/vgpu/lib/libvgpu.so.0123456789abcdef (deleted)\n", True),
-        ("7f00 " + "x" * (256 * 1024 - 30) + "\n7f10 /usr/local/vgpu/libvgpu.so\n", True),  # across the end of a piece
-        (OTHER_MAPS * 20_000, False),
-        ("7f10-7f20 r-xp 0 08:01 42 /data/libvgpu.so/libother.so\n", False),
-        ("", None),
-    ],
-)
-def test_whether_a_process_has_the_library(proc: ProcTree, maps: str, loaded: bool | None) -> None:
-    """By the file's name, wherever it is in however long a list; one without any mapping is ending, or no program at all."""
-    proc.add(20, "mnt:[20]", maps=maps)
-    assert has_loaded(Process(20, 20, "sh"), proc.root) is loaded
+POD = "3f2c7d0e-9a64-4c1e-8f0b-0a1b2c3d4e5f"
+OTHER_POD = f"{POD[:-1]}0"
+CGROUP = "/kubepods/burstable/pod{}/" + "c" * 64
+MANY = "".join(f"{100 + i} 40 0:8 / /m/{i} rw - tmpfs tmpfs rw\n" for i in range(10_000))
+OURS = f"60 40 8:1 {HAMI}/cache/{UID}/use-0.region /tmp/cudevshr.cache rw - ext4 /dev/sda1 rw\n"
 
 
-def test_nothing_is_known_of_a_process_that_has_ended(proc: ProcTree) -> None:
-    """No answer is another answer than no."""
-    assert has_loaded(Process(20, 20, "sh"), proc.root) is None
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Each read of a file of procfs: its name, and how many bytes it gave."""
+    done: list[tuple[str, int]] = []
+
+    def counted(path: Path, limit: int) -> bytes:
+        with path.open("rb") as file:
+            content = file.read(limit)
+        done.append((path.name, len(content)))
+        return content
+
+    monkeypatch.setattr(processes, "_read", counted)
+    return done
+
+
+def mounts_read(read: list[tuple[str, int]]) -> tuple[int, int]:
+    """How many mountinfos, and how many bytes of them, but the daemon's own."""
+    sizes = [size for name, size in read if name == "mountinfo"][1:]
+    return len(sizes), sum(sizes)
+
+
+def test_mounts_of_a_container_after_ours_cost_nothing(proc: ProcTree, read: list[tuple[str, int]]) -> None:
+    """It can make any number, but not before ours; so it is found by the first ones, as are others beside it."""
+    proc.add(20, "mnt:[20]", OURS + MANY * 10, cgroup=CGROUP.format(POD))
+    proc.container(30, UID, "use-1")
+    found = look(HAMI, proc.root)
+    assert sorted(found.processes) == [USE, UseKey(UID, "use-1")]
+    assert found.crowded == frozenset()
+    assert mounts_read(read)[1] < len(MANY)
+
+
+def by_systemd(pod: str) -> str:
+    """The path of a container's cgroup with the kubelet's other driver."""
+    return f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod.replace('-', '_')}.slice/cri-containerd-c.scope"
+
+
+CGROUPS: dict[str, Callable[[str], str]] = {
+    "cgroupfs": CGROUP.format,
+    "systemd": by_systemd,
+    "seen from a container": "/../../pod{}/c".format,
+}
+
+
+@pytest.mark.parametrize("cgroup", CGROUPS.values(), ids=CGROUPS)
+@pytest.mark.parametrize("kind", ["many mounts", "costly mounts", "many name spaces", "many roots"])
+def test_a_pod_that_hides_behind_mounts(
+    proc: ProcTree,
+    read: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    cgroup: Callable[[str], str],
+) -> None:
+    """What is looked at has a bound for each pod, and who is beyond it is named; other pods are seen as ever."""
+    for number in range(100):
+        namespace = f"mnt:[{1000 + (0 if kind == 'many roots' else number)}]"
+        root = proc.root / f"root-{number if kind == 'many roots' else 0}"
+        root.mkdir(exist_ok=True)
+        mounts = MANY + OURS if kind == "many mounts" and number < 20 else ""
+        proc.add(1000 + number, namespace, mounts, root=str(root), cgroup=cgroup(POD))
+    proc.add(2000, "mnt:[2000]", OURS.replace("use-0", "use-1"), cgroup=cgroup(OTHER_POD))
+    proc.add(2001, "mnt:[2001]", MANY)
+    if kind == "costly mounts":
+        monkeypatch.setattr("time.thread_time", itertools.count().__next__)
+    found = look(HAMI, proc.root)
+    assert found.crowded == {POD}
+    times, size = mounts_read(read)
+    assert times <= {"many mounts": 16, "costly mounts": 1}.get(kind, 64) + 3
+    assert size <= 5 * 1024 * 1024
+    assert list(found.processes) == [UseKey(UID, "use-1")]
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Two programs in a mount name space of their own with a region in it: the second one, its child, has a libvgpu.so."""
+    """Programs in a mount name space of their own with a region in it: one has the library, one a copy of it, one neither."""
     if not is_root():
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs root, to make a mount name space")
-    region = tmp_path / "vgpu/cache" / UID / "use-0.region"
-    region.parent.mkdir(parents=True)
-    region.touch()
-    (tmp_path / "target").touch()
+    region, library = tmp_path / "vgpu/cache" / UID / "use-0.region", tmp_path / "vgpu/lib/libvgpu.so.0123456789abcdef"
+    for path in (region, library, tmp_path / "libvgpu.so", tmp_path / "copy/libvgpu.so", tmp_path / "target"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
     (tmp_path / "v.c").write_text("int hami_stand_in(void) { return 1; }\n")
     (tmp_path / "s.c").write_text("#include <unistd.h>\nint main(void) { pause(); return 0; }\n")
-    for arguments in (("-shared", "-fPIC", "-o", "libvgpu.so", "v.c"), ("-o", "waits", "s.c")):
+    for arguments in (
+        ("-shared", "-fPIC", "-o", library, "v.c"),
+        *(("-o", name, "s.c") for name in ("has", "alike", "lacks")),
+    ):
         subprocess.run(["gcc", *arguments], cwd=tmp_path, check=True, timeout=60)
-    script = f"mount --bind {region} target && {{ LD_PRELOAD=$PWD/libvgpu.so ./waits & exec ./waits; }}"
+    script = f"""
+        cp {library} copy/libvgpu.so && mount --bind {region} target && mount --bind {library} libvgpu.so || exit
+        LD_PRELOAD=$PWD/libvgpu.so ./has & LD_PRELOAD=$PWD/copy/libvgpu.so ./alike & exec ./lacks
+    """
     started = subprocess.Popen(["unshare", "--mount", "sh", "-c", script], cwd=tmp_path, start_new_session=True)
     yield started
     os.killpg(started.pid, 9)
@@ -175,13 +227,14 @@ def real(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def test_the_kernels_own_proc(tmp_path: Path, real: "subprocess.Popen[bytes]") -> None:
-    """Real processes in a real mount name space are found by their mount, and the one that was started with the library too."""
+    """Real processes in a real mount name space are found by their mount, and that with the library by the library's file."""
     deadline = time.monotonic() + 20
-    found: list[tuple[str, bool | None]] = []
-    while time.monotonic() < deadline and sorted(found) != [("waits", False), ("waits", True)]:
-        processes = look(tmp_path / "vgpu", PROC).processes.get(USE, ())
-        found = [(process.name, has_loaded(process)) for process in processes]
+    found: dict[str, Answers] = {}
+    expected = {"has": Answers(1, 0, True), "alike": Answers(0, 1, True), "lacks": Answers(0, 1, True)}
+    while time.monotonic() < deadline and found != expected:
+        seen = look(tmp_path / "vgpu", PROC).processes.get(USE, ())
+        found = {each.name: count([each], our_mappings(tmp_path / "vgpu")) for each in seen}
         time.sleep(0.02)
-    assert sorted(found) == [("waits", False), ("waits", True)]
-    assert processes[0].pid == real.pid
+    assert found == expected
+    assert seen[0].pid == real.pid
     assert look(tmp_path, PROC).processes == {}

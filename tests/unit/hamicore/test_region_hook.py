@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, MAGIC, Layout
 from tests import REPOSITORY
 from tests.unit.hamicore.hook import (
+    ATTRIBUTES,
     CLAIM,
     CONTAINERD,
     CRIO,
@@ -84,6 +85,32 @@ def test_owner_and_mode_come_back(use: Use) -> None:
     assert use.run().status == 0
     assert use.is_renewed()
     assert (use.region.stat().st_uid, use.region.stat().st_gid) == (os.geteuid(), os.getegid())
+
+
+@as_root
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_of_a_container_go(use: Use, name: str) -> None:
+    """An access control list keeps a user out though the mode lets everybody in; what else one stored goes with it."""
+    os.setxattr(use.region, name, ATTRIBUTES[name])
+    assert os.listxattr(use.region) == [name]
+    assert use.run().status == 0
+    assert use.is_renewed()
+    assert os.listxattr(use.region) == []
+
+
+@as_root
+@pytest.mark.parametrize("flag", ["i", "a"])
+def test_a_region_that_nobody_may_write_is_named(use: Use, flag: str) -> None:
+    """As a container with CAP_LINUX_IMMUTABLE can leave it: it does not start again, and the message names the file."""
+    if subprocess.run(["chattr", f"+{flag}", use.region], check=False, timeout=10, stderr=subprocess.PIPE).returncode:
+        pytest.skip("this file system has no such flags")
+    try:
+        ended = use.run()
+    finally:
+        subprocess.run(["chattr", f"-{flag}", use.region], check=True, timeout=10)
+    assert ended.status == 1
+    for part in (CLAIM, str(use.region), "Operation not permitted", "delete the pod"):
+        assert part in ended.message
 
 
 # --- a region in use ---

@@ -14,6 +14,7 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.hamicore.region import LAYOUTS, Layout, Region, region
 from hami_kubeletplugin.hamicore.regions import create_regions
+from tests.unit.hamicore.hook import ATTRIBUTES
 
 UID = "8bbc3a62-4ae4-4f66-bd43-b1a6f5a4c1d2"
 ONE = region(LAYOUTS["1.2"], {"GPU-a": Limit(1000, 10)})
@@ -119,6 +120,18 @@ def test_a_target_that_no_container_can_use_is_made_good(tmp_path: Path, damage:
     assert holds(target, ONE)
     assert (target.stat().st_ino == inode) >= (damage == "mode")
     assert elsewhere.read_text() == "not ours"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it sets capabilities of a file")
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_of_a_container_go(tmp_path: Path, name: str) -> None:
+    """As at each start: a list keeps users out whatever the mode says. The content, which a container may be using, stays."""
+    target = create(tmp_path)
+    target.write_bytes(b"in use")
+    os.setxattr(target, name, ATTRIBUTES[name])
+    create(tmp_path)
+    assert os.listxattr(target) == []
+    assert (target.read_bytes(), target.lstat().st_mode) == (b"in use", stat.S_IFREG | 0o666)
 
 
 def test_something_in_the_way_is_named(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from hami_kubeletplugin.claims.pods import read_pod
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.hamicore import loaded
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.running import Loaded, loaded_now
+from hami_kubeletplugin.inforce.runtime import SETTING
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from tests.unit.claims.objects import GPUS as INVENTORY
@@ -65,7 +67,7 @@ class World:
     def __init__(self, root: Path, server: ApiServer, api: KubeClient) -> None:
         self.server, self.api, self.records = server, api, Records(root / "claims")
         self.records.open()
-        self.proc = ProcTree(root / "proc")
+        self.proc, self.host = ProcTree(root / "proc"), root / "host"
         self.proc.add(1, "mnt:[0]", name="systemd")
         self.restart()
 
@@ -80,6 +82,7 @@ class World:
             records=self.records,
             events=PodEvents(self.api, driver=DRIVER, node=NODE),
             hami_dir=HAMI,
+            host_root=self.host,
             proc=self.proc.root,
         )
 
@@ -218,6 +221,27 @@ async def test_another_pod_of_that_name_is_left_alone(world: World) -> None:
     assert world.events == []
 
 
+@pytest.mark.parametrize("excess", ["mounts", "mappings"])
+async def test_a_container_that_has_too_much_to_look_at(
+    world: World, monkeypatch: pytest.MonkeyPatch, excess: str
+) -> None:
+    """It is neither taken for limited nor for unlimited: the log names its claim once, and it has a count of its own."""
+    if excess == "mounts":
+        mounts = "".join(f"{100 + i} 40 0:8 / /m/{i} rw - tmpfs tmpfs rw\n" for i in range(10_000))
+        world.proc.add(100, "mnt:[100]", mounts, cgroup=f"/kubepods/pod{uid_of('pod', 'p')}/c")
+    else:
+        monkeypatch.setattr(loaded, "_LIMIT", 1000)
+        world.proc.container(100, UID, maps=OTHER_MAPS * 100)
+        world.proc.container(101, UID, maps=OTHER_MAPS, namespace="mnt:[100]")
+    world.proc.add(200, "mnt:[200]", cgroup=f"/kubepods/pod{uid_of('pod', 'q')}/c")
+    (said,) = await world.look(3)
+    assert "more mounts" in said
+    assert (world.events, world.check.not_limited, world.check.not_known) == ([], 0, 1)
+    world.proc.end(100)
+    assert await world.look() == []
+    assert world.check.not_known == 0
+
+
 async def test_files_that_belong_to_no_record(world: World) -> None:
     """Claims that are unprepared, uses that are not the claim's own, and records that are damaged are left to others."""
     world.proc.container(100, uid_of("claim", "unknown"))
@@ -252,6 +276,25 @@ async def test_a_fault_is_not_the_end(world: World) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert len(logs) == 1
+
+
+async def test_a_runtime_that_gives_gpus_to_all_is_said_once(world: World) -> None:
+    """With the file and the setting; it is looked at again, so that closing it needs no new start."""
+    config = world.host / "etc/nvidia-container-runtime/config.toml"
+    with capture_logs() as logs:
+        task = asyncio.create_task(world.check.run(0.01))
+        await until(lambda: world.check.not_limited is not None)
+        assert world.check.open_to_all is None
+        config.parent.mkdir(parents=True)
+        config.touch()
+        await until(lambda: world.check.open_to_all)
+        config.write_text(f"{SETTING} = false")
+        await until(lambda: world.check.open_to_all is False)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    (said,) = logs
+    assert said["configurations"] == ["/etc/nvidia-container-runtime/config.toml"]
+    assert said["setting"] == f"{SETTING} = false"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.observe import metrics
 from hami_kubeletplugin.observe.metrics import Facts, served
 
-NOTHING = Facts(None, False, None, None)
+NOTHING = Facts(None, False, None, None, None, None)
 
 
 async def page(port: int, path: str = "/metrics", method: str = "GET") -> tuple[int, str]:
@@ -37,16 +37,19 @@ async def test_what_prometheus_sees() -> None:
     facts = NOTHING
     async with served("127.0.0.1:0", lambda: facts) as port:
         before = samples((await page(port))[1])
-        facts = Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1764450000.5)
+        facts = Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1, True, 1764450000.5)
         after = samples((await page(port))[1])
     assert before.pop("hami_kubeletplugin_build_info") == ({"version": __version__}, 1)
-    assert math.isnan(before.pop("hami_containers_not_limited")[1])
+    unknown = ("hami_containers_not_limited", "hami_claims_not_known", "hami_gpus_without_claim")
+    assert all(math.isnan(before.pop(name)[1]) for name in unknown)
     assert before == {"hami_limits_in_region": ({}, 0), "hami_slices_published_timestamp_seconds": ({}, 0)}
     assert after == {
         "hami_kubeletplugin_build_info": ({"version": __version__}, 1),
         "hami_core_info": ({"version": "2.10.0", "layout": "1.2", "digest": "a" * 64}, 1),
         "hami_limits_in_region": ({}, 1),
         "hami_containers_not_limited": ({}, 3),
+        "hami_claims_not_known": ({}, 1),
+        "hami_gpus_without_claim": ({}, 1),
         "hami_slices_published_timestamp_seconds": ({}, 1764450000.5),
     }
 
