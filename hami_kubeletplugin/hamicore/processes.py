@@ -214,7 +214,7 @@ def _mounted(
             continue
         seen.add(home)
         content, whole = answer
-        if found := places(content, cache):
+        if found := places(content, cache, own):
             mounted[home.namespace] = found
         elif not whole:
             budget.exceeded = True
