@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import admission, figures, pods, prepare, rates, scale, unschedulable, way
+from bench import admission, figures, kinds, pods, prepare, rates, scale, unschedulable, way
 from bench.process import Places
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -28,7 +28,12 @@ PARTS: Final = {
     "way": way.measure,
 }
 """On the cluster of --kubeconfig."""
-ALONE: Final = {"scale": scale.measure, "rates": rates.measure, "unschedulable": unschedulable.measure}
+ALONE: Final = {
+    "scale": scale.measure,
+    "rates": rates.measure,
+    "unschedulable": unschedulable.measure,
+    "kinds": kinds.measure,
+}
 """On a control plane that they start, out of --programs."""
 DRAWINGS: Final = {"rates": rates.drawing}
 """Which parts have one."""

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.unschedulable import NOWHERE, Refusal, busy_nodes
+from bench.scheduling import Refusal, busy_nodes
+from bench.unschedulable import NOWHERE
 from tests.e2e.cluster import Cluster
 
 NODES = 20

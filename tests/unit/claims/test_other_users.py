@@ -36,10 +36,10 @@ async def test_other_users_can_do_nothing_with_a_claims_files(node: Node, former
         program /= "left by a container"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o6777)
-    paths = (folder, own, program.parent, program, spec)
+    paths = (node.hami, folder, own, program.parent, program, spec)
     assert achieved(*paths) == []
     if former:
-        for path, mode in ((folder, 0o711), (own, 0o711), (spec, 0o644)):
+        for path, mode in ((node.hami, 0o755), (folder, 0o711), (own, 0o711), (spec, 0o644)):
             path.chmod(mode)
         assert {f"read {spec}", f"written {program}", f"run {program}"} <= set(achieved(*paths)), "the test can tell"
         node.start()
