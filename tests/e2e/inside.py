@@ -8,8 +8,9 @@ from tests.e2e.manifests import LOOK
 
 @dataclass(frozen=True)
 class Mount:
-    """A line of /proc/self/mountinfo."""
+    """A line of /proc/self/mountinfo: file system, what of it is mounted, how, and of which type."""
 
+    device: str
     source: str
     options: frozenset[str]
     kind: str
@@ -76,5 +77,5 @@ def _pairs(lines: list[str]) -> dict[str, str]:
 def _mount(line: str) -> tuple[str, Mount]:
     # 36 35 98:0 /root /mountpoint rw,noatime master:1 - ext4 /dev/root rw (proc_pid_mountinfo(5))
     before, _, after = line.partition(" - ")
-    _, _, _, root, point, options, *_ = before.split()
-    return point, Mount(root, frozenset(options.split(",")), after.split()[0])
+    _, _, device, root, point, options, *_ = before.split()
+    return point, Mount(device, root, frozenset(options.split(",")), after.split()[0])

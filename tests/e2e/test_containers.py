@@ -71,7 +71,8 @@ def test_two_pods_share_a_gpu(daemon: Daemon, cluster: Cluster) -> None:
     assert allocated(cluster, "a") == allocated(cluster, "b") == ["hami-gpu-1"]
     a, b = look(cluster, "a"), look(cluster, "b")
     assert (a.limits, b.limits) == ([(3000, 20)], [(5000, 40)])
-    assert len({inside.mounts["/tmp/cudevshr.cache"].source for inside in (a, b)}) == 2
+    mounts = [inside.mounts["/tmp/cudevshr.cache"] for inside in (a, b)]
+    assert len({(mount.device, mount.source) for mount in mounts}) == 2
 
 
 def test_a_container_that_is_started_again(daemon: Daemon, cluster: Cluster) -> None:
