@@ -156,6 +156,8 @@ def test_other_configurations(cluster: Cluster, token: Path, kind: str) -> None:
         ("create", "serviceaccounts/token", "hami-system", False),
         ("update", "resourceclaims", "default", False),
         ("create", "clusterrolebindings", "default", False),
+        ("patch", f"mutatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}", "default", True),
+        ("patch", "mutatingwebhookconfigurations/hami-webhook", "default", False),
         ("update", "validatingadmissionpolicies", "default", False),
         ("list", "nodes", "default", False),
     ],
