@@ -1,15 +1,18 @@
 # One image for both programs: the node daemon (its entry point; daemonset.yaml) and hami-webhook (the command in webhook.yaml).
 #
-#   podman build -t hami-dra:0.1.0 .
+#   podman build --build-arg HAMI_CORE_SHA256=... -t hami-dra:0.1.0 .
 #
-# The names below are short; a builder without a default for short names (podman) needs one in its registries.conf, or full names
-# by --build-arg. PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
+# Nothing comes in that isn't known before: images by digest (`skopeo inspect --format '{{.Digest}}' docker://IMAGE` tells a newer
+# one), Python packages by hash (requirements/), the toolkit by its sum; what that needs it names itself, for sum.golang.org to check.
+#
+# PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
 # HAMI_CORE_VERSION: the release of HAMi-core, from which follows how its shared region is laid out. HAMI_CORE and
-# HAMI_CORE_LIBRARY: an image and the path in it of the libvgpu.so of that release, when they are not HAMi's own.
-ARG PYTHON=python:3.11-slim-bookworm
-ARG GO=golang:1.26-bookworm
+# HAMI_CORE_LIBRARY: an image and the path in it of the libvgpu.so of that release. HAMI_CORE_SHA256: of that file, as
+# docs/operating.md says. It is what limits containers, so there is no image with another one.
+ARG PYTHON=docker.io/library/python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
+ARG GO=docker.io/library/golang:1.26-bookworm@sha256:a688600ca24f8a4d3ca77f95b0dd40704a9fc787c826660eb7ba0b641b8b175d
 ARG HAMI_CORE_VERSION=2.10.0
-ARG HAMI_CORE=projecthami/hami:v${HAMI_CORE_VERSION}
+ARG HAMI_CORE=docker.io/projecthami/hami:v2.10.0@sha256:8c45cd84d8df3e6a8fe8c95e0141684973b5015692a0ef87588da05284f34447
 
 FROM ${HAMI_CORE} AS hami-core
 
@@ -18,33 +21,45 @@ FROM ${GO} AS toolkit
 # With cgo, since it loads the driver's NVML.
 ARG TOOLKIT=github.com/NVIDIA/nvidia-container-toolkit
 ARG TOOLKIT_VERSION=1.20.2
-RUN CGO_ENABLED=1 GOBIN=/toolkit go install \
+ARG TOOLKIT_SUM=h1:ndvx+2v4c8HmRf8A5aONf1+sE32jNDZ7qnIaBEAN5i8=
+RUN go mod download -json ${TOOLKIT}@v${TOOLKIT_VERSION} >module.json \
+    && if ! grep -F "\"Sum\": \"${TOOLKIT_SUM}\"" module.json; then \
+    cat module.json >&2; echo "this toolkit's Sum is not TOOLKIT_SUM, ${TOOLKIT_SUM}" >&2; exit 1; fi \
+    && CGO_ENABLED=1 GOBIN=/toolkit go install \
     -ldflags="-s -w -X ${TOOLKIT}/internal/info.version=${TOOLKIT_VERSION}" ${TOOLKIT}/cmd/nvidia-ctk@v${TOOLKIT_VERSION}
 
 FROM ${GO} AS hami
 # What the daemon brings to the host beside nvidia-ctk: HAMi-core, what release that is, and the hook that renews its regions.
 ARG HAMI_CORE_VERSION
 ARG HAMI_CORE_LIBRARY=/k8s-vgpu/lib/nvidia/libvgpu.so.v${HAMI_CORE_VERSION}
+ARG HAMI_CORE_SHA256
 WORKDIR /hami
 COPY --from=hami-core ${HAMI_CORE_LIBRARY} libvgpu.so
-RUN digest=$(sha256sum <libvgpu.so) \
-    && printf '[{"sha256": "%s", "version": "%s"}]\n' "${digest%% *}" "${HAMI_CORE_VERSION}" >versions.json
+RUN digest=$(sha256sum <libvgpu.so) && digest=${digest%% *} \
+    && if [ "${digest}" != "${HAMI_CORE_SHA256}" ]; then \
+    echo "libvgpu.so has SHA-256 ${digest}, HAMI_CORE_SHA256 is '${HAMI_CORE_SHA256}': see docs/operating.md" >&2; exit 1; fi \
+    && printf '[{"sha256": "%s", "version": "%s"}]\n' "${digest}" "${HAMI_CORE_VERSION}" >versions.json
 COPY native /src
 RUN gcc -std=c11 -static -O2 -Wall -Wextra -Werror -s -o hami-region-hook /src/*.c
 
 FROM ${PYTHON} AS build
 WORKDIR /src
-COPY requirements/run.txt requirements/run.txt
-RUN python3 -m venv /opt/hami && /opt/hami/bin/pip install --no-cache-dir --require-hashes -r requirements/run.txt
+COPY requirements/run.txt requirements/build.txt requirements/
+RUN python3 -m venv /opt/hami \
+    && /opt/hami/bin/pip install --no-cache-dir --require-hashes -r requirements/run.txt -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY hami_kubeletplugin hami_kubeletplugin
 # What runs needs no installer.
-RUN /opt/hami/bin/pip install --no-cache-dir --no-deps . && /opt/hami/bin/pip uninstall --yes pip setuptools
+RUN /opt/hami/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation . \
+    && /opt/hami/bin/pip uninstall --yes pip setuptools
+# daemonset.yaml mounts the host's /usr into it; below /lib is the driver's firmware.
+RUN mkdir /driver-root && ln -s usr/lib /driver-root/lib
 
 FROM ${PYTHON}
 COPY --from=hami /hami /usr/local/lib/hami
 COPY --from=toolkit /toolkit/nvidia-ctk /usr/bin/nvidia-ctk
 COPY --from=build /opt/hami /opt/hami
+COPY --from=build /driver-root /driver-root
 ENV PATH=/opt/hami/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 ENTRYPOINT ["hami-kubeletplugin"]
 CMD ["run"]

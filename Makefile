@@ -46,9 +46,11 @@ bench: .venv/.ready
 wire: .venv/.ready ## generate hami_kubeletplugin/kubelet/wire from proto/
 	hack/wire
 
+LOCK := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe
 lock: .venv/.ready ## renew requirements/*.txt
-	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe -o requirements/run.txt pyproject.toml
-	$(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe --extra dev -o requirements/dev.txt pyproject.toml
+	$(LOCK) -o requirements/run.txt pyproject.toml
+	$(LOCK) --build-deps-for wheel --only-build-deps -o requirements/build.txt pyproject.toml
+	$(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

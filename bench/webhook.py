@@ -14,6 +14,7 @@ from typing import Any, Final
 from bench.manifests import installed, kubeconfig_of
 from bench.process import PATIENCE, Places, Process, program, until
 from bench.reviews import HOST, connected
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.kube.call import Call
 from hami_kubeletplugin.kube.client import Client
 
@@ -22,7 +23,7 @@ Json = dict[str, Any]
 _CONFIGURATION: Final = Call(
     "get",
     "mutatingwebhookconfigurations.admissionregistration.k8s.io",
-    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hami-webhook",
+    f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{names.WEBHOOK_CONFIGURATION}",
 )
 
 

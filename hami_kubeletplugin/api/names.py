@@ -101,7 +101,12 @@ KUBECONFIG: Final = "KUBECONFIG"
 
 # The webhook's objects.
 WEBHOOK: Final = "hami-webhook"
-"""Its Service and both its configurations, by default; who it says it is in all that it writes."""
+"""Its Service, by default; who it says it is in all that it writes."""
+WEBHOOK_CONFIGURATION: Final = "zz-webhook.gpu.hami.io"
+"""Both its configurations, by default. HAMi's chart has a `hami-webhook`; and API servers call mutating webhooks in the order of
+these names, so that ours sees what others have put into a pod."""
+WEBHOOKS: Final = ("pods.hami.io", "claims.hami.io")
+"""The entries of these configurations that are ours. Others' in the same object are never touched."""
 WEBHOOK_NAMESPACE: Final = "hami-system"
 """By default."""
 WEBHOOK_SECRET: Final = "hami-webhook-tls"  # noqa: S105 - where it is, not what

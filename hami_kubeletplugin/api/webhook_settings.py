@@ -142,7 +142,7 @@ class Certificates(Options):
     )
     tls_secret: str = Field(names.WEBHOOK_SECRET, pattern=DNS_SUBDOMAIN, max_length=253, description="That Secret.")
     configuration: str = Field(
-        names.WEBHOOK,
+        names.WEBHOOK_CONFIGURATION,
         pattern=DNS_SUBDOMAIN,
         max_length=253,
         description="Name of both webhook configurations, whose caBundle follows our own certificate.",

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from hami_kubeletplugin.api.errors import CertificateError
-from hami_kubeletplugin.api.names import TRUSTED_SINCE
+from hami_kubeletplugin.api.names import TRUSTED_SINCE, WEBHOOKS
 from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair, read_key_pair
 from hami_kubeletplugin.webhook.certificate.rotation_step import Configuration, Content
@@ -46,12 +46,17 @@ def write_secret(secret: Mapping[str, Any] | None, content: Content, namespace: 
 
 
 def read_configuration(resource: str, obj: Mapping[str, Any]) -> Configuration:
-    """A webhook configuration as far as certificates go."""
+    """A webhook configuration as far as our certificates go: an entry that isn't ours is neither read nor written."""
     bundles = {
         webhook["name"]: base64.b64decode((webhook.get("clientConfig") or {}).get("caBundle") or "")
-        for webhook in obj.get("webhooks") or ()
+        for webhook in our_webhooks(obj)
     }
     return Configuration(resource, obj["metadata"]["resourceVersion"], bundles)
+
+
+def our_webhooks(obj: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The entries of a webhook configuration by which we are called."""
+    return [webhook for webhook in obj.get("webhooks") or () if webhook["name"] in WEBHOOKS]
 
 
 def _pair(data: Mapping[str, str], keys: tuple[str, str], damage: list[str]) -> KeyPair | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import ApiNotFound, CertificateError
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.kube.call import Object
@@ -157,7 +158,10 @@ async def _look_at_configuration(found: Report, resource: str, name: str, api: C
         found.problems.append(f"{where} does not exist; apply webhook.yaml, or look at --configuration")
         return
     bundles = api_objects.read_configuration(resource, obj).bundles
-    for webhook in obj.get("webhooks") or ():
+    if not bundles:
+        ours = " or ".join(names.WEBHOOKS)
+        found.problems.append(f"{where} has no webhook {ours}; apply webhook.yaml, or look at --configuration")
+    for webhook in api_objects.our_webhooks(obj):
         host, text = _host(webhook.get("clientConfig") or {}), bundles[webhook["name"]]
         faults = {role: _fault(pair, text, host) for role, pair in found.pairs.items()}
         found.webhooks.append(

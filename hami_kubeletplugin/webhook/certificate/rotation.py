@@ -173,15 +173,18 @@ class Rotation:
         try:
             obj = await self._api.get_configuration(resource, self._settings.configuration)
         except ApiNotFound:
-            if self._told.is_new(resource):
-                self._log.warning(
-                    "configuration is missing, so nobody calls this webhook by it; apply webhook.yaml",
-                    resource=resource,
-                    name=self._settings.configuration,
-                )
-            return None
-        self._told.ended(resource)
-        return api_objects.read_configuration(resource, obj)
+            obj = {}
+        if api_objects.our_webhooks(obj):
+            self._told.ended(resource)
+            return api_objects.read_configuration(resource, obj)
+        if self._told.is_new(resource):
+            what = "configuration has no webhook of ours" if obj else "configuration is missing"
+            self._log.warning(
+                f"{what}, so nobody calls this webhook by it; apply webhook.yaml",
+                resource=resource,
+                name=self._settings.configuration,
+            )
+        return None
 
     async def _take(self, step: rotation_step.Step, secret: Object | None) -> None:
         match step:

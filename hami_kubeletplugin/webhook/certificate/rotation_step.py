@@ -64,7 +64,7 @@ class Configuration:
     Attributes:
         resource: Its kind, as in API paths.
         version: Its resource version.
-        bundles: Name of each webhook in it -> its caBundle, PEM.
+        bundles: Name of each webhook of ours in it -> its caBundle, PEM.
     """
 
     resource: str

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from tests.e2e.cluster import REPOSITORY, Cluster, Json
 from tests.e2e.webhook.objects import dry_run, gpu_pod, wanting
 from tests.e2e.webhook.process import ADDRESS, Webhook
@@ -49,7 +50,7 @@ def installed(cluster: Cluster, manifest: list[Json], port: int) -> Iterator[Web
     yield webhook
     if webhook.is_running:
         webhook.kill()
-    cluster.kubectl("delete", CONFIGURATIONS, "hami-webhook")
+    cluster.kubectl("delete", CONFIGURATIONS, WEBHOOK_CONFIGURATION)
 
 
 @pytest.fixture

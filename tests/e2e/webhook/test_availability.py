@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from tests import CHECKOUT
 from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
 from tests.e2e.conftest import CLEANED
@@ -71,7 +72,7 @@ def test_updates(cluster: Cluster, webhook: Webhook) -> None:
 def certificates(cluster: Cluster) -> list[str]:
     """What each webhook of both configurations trusts, PEM."""
     kinds = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
-    found = [json.loads(cluster.kubectl("get", kind, "hami-webhook", "-o", "json")) for kind in kinds]
+    found = [json.loads(cluster.kubectl("get", kind, WEBHOOK_CONFIGURATION, "-o", "json")) for kind in kinds]
     bundles = [hook["clientConfig"]["caBundle"] for configuration in found for hook in configuration["webhooks"]]
     return [base64.b64decode(bundle).decode() for bundle in bundles]
 
@@ -94,7 +95,7 @@ def certs(cluster: Cluster, *options: str) -> str:
 def test_a_new_certificate(cluster: Cluster, webhook: Webhook) -> None:
     """A certificate is renewed while pods are created: it is trusted before it is served, and no creation fails."""
     before = webhook.certificate()
-    assert certificates(cluster) == [before, before]
+    assert all(before in bundle for bundle in certificates(cluster))
     with creating(cluster.kubeconfig) as pods:
         certs(cluster, "--renew")
         assert all(before in bundle and len(bundle) > len(before) for bundle in certificates(cluster))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from tests.e2e.cluster import REPOSITORY, Cluster, Json
 from tests.e2e.webhook.process import Webhook
 from tests.waiting import wait_for
@@ -22,7 +23,7 @@ def kept(cluster: Cluster) -> list[object]:
     """What the webhook has put into objects of the manifest."""
     secret = cluster.get("secret", "hami-webhook-tls", "hami-system") or {}
     kinds = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
-    found = [json.loads(cluster.kubectl("get", kind, "hami-webhook", "-o", "json")) for kind in kinds]
+    found = [json.loads(cluster.kubectl("get", kind, WEBHOOK_CONFIGURATION, "-o", "json")) for kind in kinds]
     return [secret.get("data"), *(hook["clientConfig"]["caBundle"] for each in found for hook in each["webhooks"])]
 
 

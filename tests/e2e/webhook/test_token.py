@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from tests.e2e.cluster import Cluster, Json, KubectlFailed
 from tests.e2e.webhook.process import Webhook
 
@@ -21,7 +22,16 @@ def token(cluster: Cluster, webhook: Webhook, tmp_path: Path) -> Path:
 
 def patch(cluster: Cluster, token: Path, kind: str, *operations: Json) -> None:
     """Patch the configuration with the token."""
-    words = ("--kubeconfig", str(token), "patch", kind, "hami-webhook", "--type=json", "-p", json.dumps(operations))
+    words = (
+        "--kubeconfig",
+        str(token),
+        "patch",
+        kind,
+        WEBHOOK_CONFIGURATION,
+        "--type=json",
+        "-p",
+        json.dumps(operations),
+    )
     cluster.kubectl(*words)
 
 
@@ -67,10 +77,10 @@ ATTACKER = {
 )
 def test_what_would_let_it_read_everything(cluster: Cluster, token: Path, kind: str, operation: Json) -> None:
     """Rules, addresses, selectors, conditions, other webhooks, metadata: who steals the token can change none of them."""
-    before = cluster.get(kind, "hami-webhook")
+    before = cluster.get(kind, WEBHOOK_CONFIGURATION)
     with pytest.raises(KubectlFailed, match=ONLY):
         patch(cluster, token, kind, operation)
-    assert cluster.get(kind, "hami-webhook") == before
+    assert cluster.get(kind, WEBHOOK_CONFIGURATION) == before
 
 
 @pytest.mark.parametrize(
@@ -92,7 +102,7 @@ def test_it_can_not_be_switched_off(cluster: Cluster, token: Path, kind: str, fi
 @pytest.mark.parametrize("kind", [MUTATING, VALIDATING])
 def test_the_certificate_can_be_renewed(cluster: Cluster, token: Path, kind: str) -> None:
     """The `caBundle` is its own to change; a webhook of another name in the same object keeps its."""
-    before = cluster.get(kind, "hami-webhook")
+    before = cluster.get(kind, WEBHOOK_CONFIGURATION)
     assert before is not None
     bundle = before["webhooks"][0]["clientConfig"]["caBundle"]
     twice = base64.b64encode(2 * base64.b64decode(bundle)).decode()
@@ -101,13 +111,18 @@ def test_the_certificate_can_be_renewed(cluster: Cluster, token: Path, kind: str
     other = ATTACKER | {"name": "other.example.com", "failurePolicy": "Ignore", "rules": []}
     try:
         admin = json.dumps([add("/webhooks/-", other)])
-        cluster.kubectl("patch", kind, "hami-webhook", "--type=json", "-p", admin)
+        cluster.kubectl("patch", kind, WEBHOOK_CONFIGURATION, "--type=json", "-p", admin)
         with pytest.raises(KubectlFailed, match=ONLY):
             patch(cluster, token, kind, add("/webhooks/1/clientConfig/caBundle", bundle))
         patch(cluster, token, kind, add("/webhooks/0/clientConfig/caBundle", bundle))
     finally:
         cluster.kubectl(
-            "patch", kind, "hami-webhook", "--type=json", "-p", json.dumps([{"op": "remove", "path": "/webhooks/1"}])
+            "patch",
+            kind,
+            WEBHOOK_CONFIGURATION,
+            "--type=json",
+            "-p",
+            json.dumps([{"op": "remove", "path": "/webhooks/1"}]),
         )
 
 
@@ -123,7 +138,7 @@ def test_other_configurations(cluster: Cluster, token: Path, kind: str) -> None:
     with pytest.raises(KubectlFailed, match="forbidden"):
         cluster.kubectl("--kubeconfig", str(token), "create", "-f", "-", stdin=json.dumps(new))
     with pytest.raises(KubectlFailed, match="forbidden"):
-        cluster.kubectl("--kubeconfig", str(token), "delete", kind, "hami-webhook")
+        cluster.kubectl("--kubeconfig", str(token), "delete", kind, WEBHOOK_CONFIGURATION)
     with pytest.raises(KubectlFailed, match="forbidden"):
         cluster.kubectl("--kubeconfig", str(token), "get", kind, "--ignore-not-found")
 
@@ -141,6 +156,8 @@ def test_other_configurations(cluster: Cluster, token: Path, kind: str) -> None:
         ("create", "serviceaccounts/token", "hami-system", False),
         ("update", "resourceclaims", "default", False),
         ("create", "clusterrolebindings", "default", False),
+        ("patch", f"mutatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}", "default", True),
+        ("patch", "mutatingwebhookconfigurations/hami-webhook", "default", False),
         ("update", "validatingadmissionpolicies", "default", False),
         ("list", "nodes", "default", False),
     ],

@@ -7,9 +7,7 @@ import asyncio
 import json
 import os
 import shutil
-import stat
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,80 +17,10 @@ import pytest
 from hami_kubeletplugin.api.cdi import ContainerEdits
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.edits import DriverEdits
-from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
+from tests.unit.gpu.driver_files import DRIVER, LIBRARIES, A, B, C, Driver, need
 from tests.unit.gpu.edits import edits_of
 
 pytestmark = pytest.mark.timeout(600)  # the first run builds
-
-TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd"
-TOOLKIT_VERSION = "v1.20.2"
-DRIVER = "550.54.15"
-LIBRARIES = f"usr/lib/{os.uname().machine}-linux-gnu"
-A, B, C = (f"GPU-00000000-0000-0000-0000-{minor:012d}" for minor in range(3))
-
-
-def need(there: object, what: str) -> None:
-    """Leave the test out, saying why; in CI everything has to be there."""
-    if not there:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"needs {what}")
-
-
-@pytest.fixture(scope="session")
-def tools() -> Path:
-    """The folder of nvidia-ctk and nvidia-cdi-hook, built from their Go module when they are not there yet."""
-    need(os.geteuid() == 0, "root, to make device nodes")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hami-dra-tools"
-    folder = cache / f"nvidia-container-toolkit-{TOOLKIT_VERSION}"
-    if not folder.exists():
-        need(shutil.which("go") and shutil.which("gcc"), "Go and gcc, to build nvidia-ctk")
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as building:
-            programs = [f"{TOOLKIT}/{name}@{TOOLKIT_VERSION}" for name in ("nvidia-ctk", "nvidia-cdi-hook")]
-            environment = os.environ | {"GOBIN": f"{building}/bin", "CGO_ENABLED": "1"}
-            subprocess.run(["go", "install", "-ldflags=-s -w", *programs], env=environment, check=True, timeout=580)
-            Path(building, "bin").rename(folder)
-    return folder
-
-
-class Driver:
-    """An installed driver: libraries, a program and device nodes below a root of its own."""
-
-    def __init__(self, root: Path, nvml: Path, tools: Path) -> None:
-        self.root, self._tools = root, tools
-        libraries = root / LIBRARIES
-        for folder in (libraries, root / "dev", root / "usr/bin"):
-            folder.mkdir(parents=True)
-        source = root / "empty.c"
-        source.write_text("int driver;\n")
-        for name in ("libcuda", "libnvidia-ptxjitcompiler"):
-            versioned = libraries / f"{name}.so.{DRIVER}"
-            subprocess.run(
-                ["gcc", "-shared", f"-Wl,-soname,{name}.so.1", "-o", versioned, source], check=True, timeout=60
-            )
-        shutil.copy(nvml, libraries / f"libnvidia-ml.so.{DRIVER}")
-        for name in ("libcuda", "libnvidia-ptxjitcompiler", "libnvidia-ml"):
-            (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{DRIVER}")
-        shutil.copy("/bin/true", root / "usr/bin/nvidia-smi")
-        for name, major, minor in (("nvidiactl", 195, 255), ("nvidia-uvm", 510, 0), ("nvidia-uvm-tools", 510, 1)):
-            self.make_node(name, major, minor)
-        for minor in range(3):
-            self.make_node(f"nvidia{minor}", 195, minor)
-
-    def make_node(self, name: str, major: int, minor: int) -> None:
-        """As nvidia-modprobe does it."""
-        os.mknod(self.root / "dev" / name, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
-
-    def edits(self, **options: Any) -> ToolkitDriverEdits:
-        """The daemon's source."""
-        programs = {"toolkit": str(self._tools / "nvidia-ctk"), "hook": str(self._tools / "nvidia-cdi-hook")}
-        return ToolkitDriverEdits(**(programs | {"driver_root": self.root} | options))
-
-
-@pytest.fixture
-def driver(tools: Path, tmp_path: Path, fake_nvml: Path, node: Any, gpu_lines: Callable[..., str]) -> Driver:
-    """A node with three GPUs."""
-    node.write(*(gpu_lines(minor) for minor in range(3)), driver=DRIVER)
-    return Driver(tmp_path / "driver", fake_nvml, tools)
 
 
 def device_nodes(edits: ContainerEdits) -> dict[str, str]:

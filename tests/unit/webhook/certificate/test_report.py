@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION as CONFIGURATION
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
@@ -21,7 +22,7 @@ from hami_kubeletplugin.webhook.certificate.key_pair import make
 from hami_kubeletplugin.webhook.certificate.rotation import Rotation
 from hami_kubeletplugin.webhook.certificate.rotation_step import encoded
 from hami_kubeletplugin.webhook.cli import app
-from tests.unit.webhook.certificate.world import SERVICE, configuration
+from tests.unit.webhook.certificate.world import SERVICE, THEIRS, configuration
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def test_all_is_right(server: ApiServer, tmp_path: Path) -> None:
     writes = server.writes
     shown = certs(server, tmp_path)
     assert shown.exit_code == 0, shown.output
-    for text in ("(89 days)", SERVICE, "mutatingwebhookconfiguration/hami-webhook", "a.hami.io", "current"):
+    for text in ("(89 days)", SERVICE, f"mutatingwebhookconfiguration/{CONFIGURATION}", "pods.hami.io", "current"):
         assert text in shown.output
     found = json.loads(certs(server, tmp_path, "-o", "json").stdout)
     assert [each["trusts"] for each in found["webhooks"]] == [["current"]] * 4
@@ -99,12 +100,13 @@ def test_all_is_right(server: ApiServer, tmp_path: Path) -> None:
         ("noise", "there is no PEM certificate that can be read"),
         (
             "overwritten",
-            "webhook a.hami.io: does not trust the current certificate: it has no caBundle; a running webhook",
+            "webhook pods.hami.io: does not trust the current certificate: it has no caBundle; a running webhook",
         ),
         ("other", "does not trust the current certificate: self-signed certificate"),
         ("garbage", "its caBundle can't be used"),
         ("url", "does not trust the current certificate: Hostname mismatch"),
-        ("no configuration", "validatingwebhookconfiguration/hami-webhook does not exist; apply webhook.yaml"),
+        ("no configuration", f"validatingwebhookconfiguration/{CONFIGURATION} does not exist; apply webhook.yaml"),
+        ("others only", f"mutatingwebhookconfiguration/{CONFIGURATION} has no webhook pods.hami.io or claims.hami.io"),
         ("expired", "certificate has expired"),
         ("overdue", "its renewal is overdue"),
         ("names", "the certificate lacks localhost"),
@@ -135,7 +137,9 @@ def test_what_is_wrong_is_told(server: ApiServer, tmp_path: Path, what: str, say
         case "overwritten" | "other" | "garbage" | "url":
             server.put(CONFIGURATIONS[0], changed)
         case "no configuration":
-            server.remove(CONFIGURATIONS[1], "hami-webhook")
+            server.remove(CONFIGURATIONS[1], CONFIGURATION)
+        case "others only":
+            server.put(CONFIGURATIONS[0], {**changed, "webhooks": [THEIRS]})
     shown = certs(server, tmp_path, *(["--tls-hosts", "localhost"] if what == "names" else []))
     assert shown.exit_code == 1
     assert says in shown.stderr

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import ApiConflict, CertificateError, SettingsError
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
@@ -22,7 +23,7 @@ from hami_kubeletplugin.webhook.certificate.rotation_step import Content
 from hami_kubeletplugin.webhook.certificate.source import certificates_for
 from tests import REPOSITORY
 from tests.unit.webhook.certificate.tls import listening, met
-from tests.unit.webhook.certificate.world import SERVICE, configuration
+from tests.unit.webhook.certificate.world import SERVICE, THEIRS, configuration
 
 EMPTY = {"metadata": {"namespace": "hami-system", "name": "hami-webhook-tls"}, "type": "Opaque"}
 
@@ -85,7 +86,7 @@ def content(server: ApiServer) -> Content:
 
 
 async def test_first_start(server: ApiServer, client: CertificateClient, clock: Clock) -> None:
-    """A certificate is made, trusted by all webhooks and served under the Service's name; then nothing more is written."""
+    """A certificate is made, trusted by our webhooks, and served under the Service's name; then nothing more is written."""
     rotation = Rotation(Certificates(), client, now=clock)
     context = await rotation.start()
     (bundle,) = bundles(server)
@@ -100,8 +101,9 @@ async def test_first_start(server: ApiServer, client: CertificateClient, clock: 
     assert server.writes == writes
     assert server.all("secrets")[0]["type"] == "Opaque"
     for resource in CONFIGURATIONS:
-        for webhook in server.all(resource)[0]["webhooks"]:
-            assert webhook["clientConfig"].pop("caBundle")
+        *ours, others = server.all(resource)[0]["webhooks"]
+        assert all(webhook["clientConfig"]["caBundle"] for webhook in ours)
+        assert others == THEIRS
         assert server.all(resource)[0]["webhooks"][0]["clientConfig"]["service"]
 
 
@@ -157,11 +159,11 @@ async def test_an_overwritten_bundle_is_repaired(server: ApiServer, client: Cert
 
 async def test_a_webhook_that_was_removed_does_not_come_back(server: ApiServer, client: CertificateClient) -> None:
     """A patch made from an older configuration is a conflict."""
-    seen = await client.get_configuration(CONFIGURATIONS[0], "hami-webhook")
+    seen = await client.get_configuration(CONFIGURATIONS[0], WEBHOOK_CONFIGURATION)
     server.put(CONFIGURATIONS[0], {**configuration(), "webhooks": configuration()["webhooks"][:1]})
     with pytest.raises(ApiConflict):
         await client.set_ca_bundles(
-            CONFIGURATIONS[0], "hami-webhook", seen["metadata"]["resourceVersion"], {"b.hami.io": "YQ=="}
+            CONFIGURATIONS[0], WEBHOOK_CONFIGURATION, seen["metadata"]["resourceVersion"], {"claims.hami.io": "YQ=="}
         )
     assert len(server.all(CONFIGURATIONS[0])[0]["webhooks"]) == 1
 
@@ -211,7 +213,7 @@ async def test_a_lost_secret_gets_the_served_pair_back(
 async def test_configurations_that_come_later(server: ApiServer, client: CertificateClient, clock: Clock) -> None:
     """Without them the start serves all the same, says so once, and they get their caBundle at the next look."""
     for resource in CONFIGURATIONS:
-        server.remove(resource, "hami-webhook")
+        server.remove(resource, WEBHOOK_CONFIGURATION)
     rotation = Rotation(Certificates(), client, now=clock)
     with capture_logs() as logs:
         await rotation.start()
@@ -221,6 +223,24 @@ async def test_configurations_that_come_later(server: ApiServer, client: Certifi
     await rotation.check()
     assert rotation.serving is not None
     assert bundles(server) == {rotation.serving.chain}
+
+
+async def test_an_object_of_somebody_else(server: ApiServer, client: CertificateClient, clock: Clock) -> None:
+    """`--configuration` names an object in which nothing is ours: it is not written, and that is said once."""
+    theirs = {"metadata": {"name": "hami-webhook"}, "webhooks": [THEIRS]}
+    server.put(CONFIGURATIONS[0], theirs)
+    rotation = Rotation(Certificates(configuration="hami-webhook"), client, now=clock)
+    with capture_logs() as logs:
+        await rotation.start()
+        await rotation.check()
+    said = [line["event"] for line in logs if line.get("name") == "hami-webhook"]
+    assert [event.partition(",")[0] for event in said] == [
+        "configuration has no webhook of ours",
+        "configuration is missing",
+    ]
+    assert server.requests["patch", CONFIGURATIONS[0]] == 0
+    (kept,) = (found for found in server.all(CONFIGURATIONS[0]) if found["metadata"]["name"] == "hami-webhook")
+    assert kept["webhooks"] == [THEIRS]
 
 
 async def test_one_configuration_that_cannot_be_written_does_not_stop_the_other(

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair
 from hami_kubeletplugin.webhook.certificate.rotation_step import SETTLE, Content, usable
-from tests.unit.webhook.certificate.world import Replica, World
+from tests.unit.webhook.certificate.world import THEIRS, Replica, World
 
 MINUTE = timedelta(minutes=1)
 HOSTS = ("", "hami.example.com", "10.0.0.1,hami.example.com", "other.example.com")
@@ -107,6 +107,11 @@ class Certificates(RuleBasedStateMachine):
             self._round(overwritten=True)
         self.seen = None
         self._look()
+
+    @invariant()
+    def others_are_left_alone(self) -> None:
+        """Whatever happens: an entry of the same objects that isn't ours is as its owner left it."""
+        assert all(THEIRS in found["webhooks"] for found in self.world.configurations())
 
     @invariant()
     def what_is_served_is_trusted(self) -> None:

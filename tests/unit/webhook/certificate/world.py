@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from hami_kubeletplugin.api.errors import ApiConflict, ApiNotFound, ApiUnavailable
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION, WEBHOOKS
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.fake.api_patch import STRATEGIC, patched
 from hami_kubeletplugin.fake.api_store import Key, Refusal, Store
@@ -20,13 +21,18 @@ SERVICE = "hami-webhook.hami-system.svc"
 _SECRET = Key("secrets", "hami-system", "hami-webhook-tls")
 
 
+THEIRS = {
+    "name": "vgpu.hami.io",
+    "clientConfig": {"service": {"namespace": "kube-system", "name": "hami-scheduler"}, "caBundle": "dGhlaXJz"},
+}
+"""An entry that isn't ours: HAMi's, as 0.1.0's manifest came into one object with it."""
+
+
 def configuration() -> dict[str, Any]:
-    """A webhook configuration as it is applied: without caBundle."""
+    """A webhook configuration as it is applied: without caBundle. It has an entry of somebody else's too."""
     service = {"namespace": "hami-system", "name": "hami-webhook"}
-    return {
-        "metadata": {"name": "hami-webhook"},
-        "webhooks": [{"name": name, "clientConfig": {"service": service}} for name in ("a.hami.io", "b.hami.io")],
-    }
+    ours = [{"name": name, "clientConfig": {"service": service}} for name in WEBHOOKS]
+    return {"metadata": {"name": WEBHOOK_CONFIGURATION}, "webhooks": [*ours, THEIRS]}
 
 
 class World:
@@ -36,7 +42,7 @@ class World:
         self.store, self.now, self.writes = Store(), START, 0
         self.store.create(_SECRET, {"metadata": {"name": _SECRET.name, "namespace": _SECRET.namespace}})
         for resource in CONFIGURATIONS:
-            self.store.create(Key(resource, "", "hami-webhook"), configuration())
+            self.store.create(Key(resource, "", WEBHOOK_CONFIGURATION), configuration())
 
     @property
     def secret(self) -> dict[str, Any] | None:
@@ -66,19 +72,22 @@ class World:
     def wipe(self) -> None:
         """Somebody replaces both configurations by their manifest."""
         for resource in CONFIGURATIONS:
-            self.store.update(Key(resource, "", "hami-webhook"), configuration())
+            self.store.update(Key(resource, "", WEBHOOK_CONFIGURATION), configuration())
+
+    def configurations(self) -> list[dict[str, Any]]:
+        """Both."""
+        return [self.store.get(Key(resource, "", WEBHOOK_CONFIGURATION)) for resource in CONFIGURATIONS]
 
     def bundles(self) -> list[str]:
-        """The caBundle of every webhook, PEM."""
-        found = [self.store.get(Key(resource, "", "hami-webhook")) for resource in CONFIGURATIONS]
+        """The caBundle of every webhook of ours, PEM."""
         return [
             text.decode()
-            for resource, obj in zip(CONFIGURATIONS, found, strict=True)
+            for resource, obj in zip(CONFIGURATIONS, self.configurations(), strict=True)
             for text in api_objects.read_configuration(resource, obj).bundles.values()
         ]
 
     def trusted(self, pair: KeyPair) -> bool:
-        """Whether every webhook of both configurations trusts it."""
+        """Whether every webhook of ours trusts it."""
         return all(pair.certificate.pem in text for text in self.bundles())
 
 

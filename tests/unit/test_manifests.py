@@ -1,0 +1,98 @@
+"""The manifests, held against the program and against what else a cluster has."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION, WEBHOOKS
+from hami_kubeletplugin.api.webhook_settings import WebhookSettings
+from tests import REPOSITORY
+
+MANIFESTS = ("daemonset.yaml", "webhook.yaml", "extended-resource.yaml")
+NAMESPACED = {
+    "ServiceAccount",
+    "Secret",
+    "Role",
+    "RoleBinding",
+    "Deployment",
+    "DaemonSet",
+    "Service",
+    "PodDisruptionBudget",
+}
+OF_HAMI = {
+    "ClusterRole": r".+-(scheduler|device-plugin-monitor|mock-device-plugin|admission|mcp-server|webhook|monitor"
+    r"|clusterrole(-kubeletplugin)?)",
+    "ClusterRoleBinding": r".+-(scheduler(-kube|-volume)?|device-plugin(-monitor)?|mock-device-plugin|admission|mcp-server"
+    r"|webhook|monitor|clusterrole-binding-.+)",
+    "MutatingWebhookConfiguration": r".+-(webhook|mutatingwebhookconfiguration)",
+    "ValidatingWebhookConfiguration": r".+-(webhook|validatingwebhookconfiguration)",
+    "DeviceClass": r"hami-core-gpu\.project-hami\.io",
+}
+"""The cluster's objects in the charts of HAMi (2.10.0), HAMi-DRA (0.2) and its driver (0.1.0), for any name of a release."""
+
+
+def objects(*files: str) -> list[dict[str, Any]]:
+    """All of some manifests."""
+    return [item for file in files for item in yaml.safe_load_all((REPOSITORY / file).read_text())]
+
+
+def one(kind: str, *files: str) -> dict[str, Any]:
+    """The only object of a kind."""
+    (found,) = (item for item in objects(*(files or MANIFESTS)) if item["kind"] == kind)
+    return found
+
+
+@pytest.mark.parametrize("item", objects(*MANIFESTS), ids=lambda item: f"{item['kind']}/{item['metadata']['name']}")
+def test_no_object_of_the_cluster_is_called_as_one_of_hami(item: dict[str, Any]) -> None:
+    """Applying ours never changes HAMi's, and removing either leaves the other."""
+    name = item["metadata"]["name"]
+    if item["kind"] not in NAMESPACED:
+        assert "namespace" not in item["metadata"]
+        assert not re.fullmatch(OF_HAMI.get(item["kind"], "never"), name)
+    elif name != "hami-webhook-tls":
+        # In HAMi's own namespace: its charts make <release>-dra-webhook, and <release>-hami-... else.
+        assert name in {"hami-webhook", "hami-kubeletplugin"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "hami-webhook",
+        "istio-sidecar-injector",
+        "kueue-mutating-webhook-configuration",
+        "kyverno-resource-mutating-webhook-cfg",
+        "spark-operator-webhook",
+        "vpa-webhook-config",
+        "yunikorn-admission-controller-cfg",
+    ],
+)
+def test_pods_come_to_us_after_others(other: str) -> None:
+    """API servers call mutating webhooks by name, and ours sees what the others have put into a pod."""
+    assert one("MutatingWebhookConfiguration")["metadata"]["name"] > other
+
+
+def test_manifest_and_program_name_the_same_configurations() -> None:
+    """What the webhook keeps by default, and may change by role and policy, are the objects of the manifest."""
+    configurations = [one(f"{kind}WebhookConfiguration") for kind in ("Mutating", "Validating")]
+    assert {item["metadata"]["name"] for item in configurations} == {WEBHOOK_CONFIGURATION}
+    assert WebhookSettings().configuration == WEBHOOK_CONFIGURATION
+    assert tuple(entry["name"] for item in configurations for entry in item["webhooks"]) == WEBHOOKS
+    role = one("ClusterRole", "webhook.yaml")
+    named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
+    assert named == [[WEBHOOK_CONFIGURATION]]
+    policies = [item for item in objects("webhook.yaml") if item["kind"] == "ValidatingAdmissionPolicy"]
+    (listed,) = re.findall(r"new\.name in \[(.*?)\]", str(policies))
+    assert listed == ", ".join(f'"{name}"' for name in WEBHOOKS)
+
+
+@pytest.mark.parametrize("kind", ["ClusterRoleBinding", "ValidatingAdmissionPolicyBinding"])
+def test_bindings_bind_what_is_there(kind: str) -> None:
+    """Each names a role or a policy of the same manifest."""
+    for file in ("daemonset.yaml", "webhook.yaml"):
+        every = objects(file)
+        there = {(item["kind"], item["metadata"]["name"]) for item in every}
+        for item in (item for item in every if item["kind"] == kind):
+            bound = item.get("roleRef", {}).get("name") or item["spec"]["policyName"]
+            assert (kind.removesuffix("Binding"), bound) in there
