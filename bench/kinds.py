@@ -41,7 +41,7 @@ async def measure(programs: Path, places: Places) -> list[Figure]:
             # One of its own for each: what controllers have still to do for pods that are gone would count.
             work = places.disk / f"{setting}-{number}"
             work.mkdir()
-            count = min(CROWD, GPUS // gpus) if gpus else CROWD
+            count = min(CROWD, (GPUS - gpus) // gpus) if gpus else CROWD
             say(f"kinds: {kind}, {setting}")
             async with idle_nodes(programs, work, NODES, rates) as scheduling:
                 await scheduling.rate(wanted, 1)  # a first one, which doesn't count
