@@ -9,14 +9,21 @@ What is there stays: other resources, other claims. A second pass finds nothing 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
+from hami_kubeletplugin.webhook.conversion.bounds import (
+    MOST_WITH_GPUS,
+    check_containers,
+    check_entries,
+    check_needs,
+    check_size,
+)
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements
@@ -28,8 +35,6 @@ Operation = dict[str, Any]
 
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-MOST_CONTAINERS: Final = 256
-"""With GPUs, in one pod. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
 _LONGEST_LABEL: Final = 63
 _NAMED: Final = 16
 """So many claims are named in an error."""
@@ -105,17 +110,17 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     asking = _asking(places, rules, where)
     if not asking:
         return Converted()
-    if len(asking) > MOST_CONTAINERS:
+    if len(asking) > MOST_WITH_GPUS:
         raise AdmissionError(
-            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_CONTAINERS} of a pod can: make more pods of it"
+            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_WITH_GPUS} of a pod can: make more pods of it"
         )
+    check_entries(spec, ((_path(place, where), container) for place, container in asking), where)
     annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
-    holders = []
-    made: dict[Demand, Template] = {}
+    wants: list[tuple[ContainerPath, Container, Demand]] = []
     warnings = list(chosen.notes)
     for place, container in asking:
-        path = f"{where}spec.{place.list}[{place.number}]"
+        path = _path(place, where)
         wanted = demand(container, path, rules)
         if wanted is None:
             warnings.append(
@@ -123,14 +128,9 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
             )
             continue
         warnings += (*wanted.notes, *conflicts(container, path))
-        try:
-            if wanted not in made:
-                made[wanted] = template(
-                    wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ()
-                )
-        except AdmissionError as error:
-            raise AdmissionError(f"{path}: {error}") from None
-        holders.append(_Holder(place, container, wanted, made[wanted]))
+        wants.append((place, container, replace(wanted, notes=())))
+    made = _templates(wants, chosen, rules, sizes, where)
+    holders = [_Holder(place, container, wanted, made[wanted]) for place, container, wanted in wants]
     if holders:
         _refuse(spec, places, holders, where)
     uses = _uses(spec, holders, where)
@@ -149,6 +149,28 @@ def names_ours(pod: Pod, rules: Conversion) -> bool:
     return bool(_asking(list(_places(fields.checked_mapping(pod.get("spec"), "spec"), "")), rules, ""))
 
 
+def _templates(
+    wants: Sequence[tuple[ContainerPath, Container, Demand]],
+    chosen: Selection,
+    rules: Conversion,
+    sizes: SizeLookup,
+    where: str,
+) -> dict[Demand, Template]:
+    """The template for each demand."""
+    first: dict[Demand, ContainerPath] = {}
+    for place, _, wanted in wants:
+        first.setdefault(wanted, place)
+    check_needs(first, rules, where)
+    made: dict[Demand, Template] = {}
+    for wanted, place in first.items():
+        try:
+            made[wanted] = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
+        except AdmissionError as error:
+            raise AdmissionError(f"{_path(place, where)}: {error}") from None
+        check_size([*made.values()], rules, where)
+    return made
+
+
 def _asking(
     places: Sequence[tuple[ContainerPath, Container]], rules: Conversion, where: str
 ) -> list[tuple[ContainerPath, Container]]:
@@ -161,13 +183,13 @@ def _refuse(
     for place, container in places:
         if fields.at(container, "securityContext", "privileged") is True:
             raise AdmissionError(
-                f"{where}spec.{place.list}[{place.number}].securityContext.privileged: a privileged container sees every GPU of "
+                f"{_path(place, where)}.securityContext.privileged: a privileged container sees every GPU of "
                 f"its node, so no limit would hold; take it out of this pod, or ask for no GPU in {_named(holders)}"
             )
     if spec.get("nodeName"):
         raise AdmissionError(
             f"{where}spec.nodeName: a pod with GPUs has to go through the scheduler, which allocates them; with a node named "
-            "here it would wait for ever. ContainerClaim spec.nodeSelector with kubernetes.io/hostname"
+            "here it would wait for ever. Use spec.nodeSelector with kubernetes.io/hostname"
         )
 
 
@@ -198,17 +220,16 @@ def _uses(spec: Mapping[str, Any], holders: Sequence[_Holder], where: str) -> tu
     They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
     """
     existing = fields.checked_sequence(spec.get("resourceClaims"), f"{where}spec.resourceClaims")
-    taken = {str(claim.get("name")) for _, claim in fields.mappings(existing)}
+    names_given = _ClaimNames(str(claim.get("name")) for _, claim in fields.mappings(existing))
     uses: dict[ContainerPath, ContainerClaim] = {}
     shared: dict[tuple[str, str], str] = {}
     for holder in sorted(holders, key=_runs_to_its_end):
-        path = f"{where}spec.{holder.place.list}[{holder.place.number}].resources.claims"
+        path = f"{_path(holder.place, where)}.resources.claims"
         had = fields.checked_sequence(holder.container["resources"].get("claims"), path)
         key = holder.template.name, json.dumps(had, sort_keys=True)
         claim = shared.get(key) if _runs_to_its_end(holder) else None
         if claim is None:
-            claim = _claim_name(str(holder.container.get("name")), taken)
-            taken.add(claim)
+            claim = names_given.take(str(holder.container.get("name")))
         if not _is_sidecar(holder):
             shared.setdefault(key, claim)
         uses[holder.place] = ContainerClaim(
@@ -225,17 +246,30 @@ def _runs_to_its_end(holder: _Holder) -> bool:
     return holder.place.list == "initContainers" and not _is_sidecar(holder)
 
 
-def _claim_name(container: str, taken: set[str]) -> str:
-    """The pod's name for the claim of a container: a DNS label that no other claim has."""
-    name = f"gpu-{container}"
-    if len(name) > _LONGEST_LABEL:
-        digest = hashlib.sha256(container.encode(errors="replace")).hexdigest()[:8]
-        name = f"{name[: _LONGEST_LABEL - 9].rstrip('-')}-{digest}"
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name[: _LONGEST_LABEL - 4].rstrip('-')}-{number}"
-    return free
+class _ClaimNames:
+    """The pod's names for claims: DNS labels, each of them given once.
+
+    Args:
+        taken: Those that are there already.
+    """
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._numbers: dict[str, int] = {}
+        """The last one that was tried with a name; all up to it are taken."""
+
+    def take(self, container: str) -> str:
+        """A name for the claim of a container."""
+        free = name = f"gpu-{container}"
+        if len(name) > _LONGEST_LABEL:
+            digest = hashlib.sha256(container.encode(errors="replace")).hexdigest()[:8]
+            free = name = f"{name[: _LONGEST_LABEL - 9].rstrip('-')}-{digest}"
+        short = name[: _LONGEST_LABEL - 4].rstrip("-")
+        while free in self._taken:
+            number = self._numbers[short] = self._numbers.get(short, 1) + 1
+            free = f"{short}-{number}"
+        self._taken.add(free)
+        return free
 
 
 def _patch(
@@ -261,9 +295,10 @@ def _patch(
 
 def _without(resources: Mapping[str, Any], rules: Conversion) -> dict[str, Any]:
     kept: dict[str, Any] = {}
+    ours = frozenset(rules.resources)
     for name, value in resources.items():
         if name in {"limits", "requests"} and isinstance(value, Mapping):
-            rest = {resource: amount for resource, amount in value.items() if resource not in rules.resources}
+            rest = {resource: amount for resource, amount in value.items() if resource not in ours}
             if rest:
                 kept[name] = rest
         else:
@@ -276,13 +311,18 @@ def _claims_of(container: Container) -> list[Any]:
 
 
 def _amounts(place: ContainerPath, container: Container, rules: Conversion, where: str) -> Amounts:
-    return Amounts(container, f"{where}spec.{place.list}[{place.number}]", rules)
+    return Amounts(container, _path(place, where), rules)
+
+
+def _path(place: ContainerPath, where: str) -> str:
+    return f"{where}spec.{place.list}[{place.number}]"
 
 
 def _places(spec: Mapping[str, Any], where: str) -> Iterator[tuple[ContainerPath, Container]]:
     """Containers in the order in which they start. Ephemeral ones can have no resources."""
+    check_containers(spec, where)
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(fields.checked_sequence(spec.get(kind), f"{where}spec.{kind}")):
+        for index, container in enumerate(fields.sequence(spec.get(kind))):
             if not isinstance(container, Mapping):
                 raise AdmissionError(f"{where}spec.{kind}[{index}]: must be an object")
             yield ContainerPath(kind, index), container
