@@ -109,6 +109,7 @@ PODS: Final[Mapping[str, Callable[[int], Json]]] = {
     "deep claims of a container": lambda size: pod(
         {**container(), "resources": {"limits": GPU, "claims": nested(size)}}
     ),
+    "a claim of a long name": lambda size: pod(container(), resourceClaims=[{"name": "é" * (size // 6)}]),
     "claims of the pod": lambda size: pod(
         container(), resourceClaims=repeated(lambda number: {"name": f"c{number}"}, size)
     ),

@@ -3,22 +3,20 @@
 Mutating webhooks see objects before the API server has validated them, so none of its own bounds hold yet.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, Final
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.demand import Container
-from hami_kubeletplugin.webhook.conversion.template import Template
 
 MOST_CONTAINERS: Final = 512
 """Of one pod, with GPUs or without. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
 MOST_WITH_GPUS: Final = 256
 """Of them."""
 MOST_ENTRIES: Final = 5000
-"""Variables, volumes, amounts and claims of all GPU containers of one pod. As JSON with its managed fields a pod of so many comes
-near to what etcd takes; large ones have some hundred."""
+"""Variables, volumes, amounts and claims of all GPU containers of one pod. Large ones have some hundred."""
 
 _LISTS: Final = ("env", "volumeMounts", "volumeDevices", "resources.claims", "resources.limits", "resources.requests")
 """All that is walked of a GPU container."""
@@ -86,13 +84,12 @@ def check_needs(needs: Sized, rules: Conversion, where: str) -> None:
         )
 
 
-def check_size(templates: Sequence[Template], rules: Conversion, where: str) -> None:
+def check_size(total: int, rules: Conversion, where: str) -> None:
     """See that a pod's templates are not too long together.
 
     Raises:
         AdmissionError: They are.
     """
-    total = sum(template.size for template in templates)
     if total > rules.max_pod_template_bytes:
         raise AdmissionError(
             f"{where}metadata.annotations: the lists of GPUs and types, once for each request and each memory size, make "

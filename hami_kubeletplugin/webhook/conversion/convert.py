@@ -7,11 +7,9 @@
 What is there stays: other resources, other claims. A second pass finds nothing of ours and changes nothing.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
@@ -24,6 +22,7 @@ from hami_kubeletplugin.webhook.conversion.bounds import (
     check_needs,
     check_size,
 )
+from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements
@@ -35,34 +34,8 @@ Operation = dict[str, Any]
 
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-_LONGEST_LABEL: Final = 63
 _NAMED: Final = 16
 """So many claims are named in an error."""
-
-
-class ContainerPath(NamedTuple):
-    """Where a container is in its pod."""
-
-    list: str
-    """`containers` or `initContainers`."""
-    number: int
-
-    @property
-    def pointer(self) -> str:
-        """JSON pointer, RFC 6901."""
-        return f"/spec/{self.list}/{self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerClaim:
-    """One container of ours and the claim that it gets."""
-
-    place: ContainerPath
-    container: str
-    demand: Demand
-    claim: str
-    """The pod's name for the claim, as in spec.resourceClaims."""
-    template: Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +55,6 @@ class Converted:
     warnings: tuple[str, ...] = ()
     claims: tuple[ContainerClaim, ...] = ()
     selection: Selection = field(default_factory=Selection)
-
-
-class _Holder(NamedTuple):
-    place: ContainerPath
-    container: Container
-    demand: Demand
-    template: Template
 
 
 def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") -> Converted:
@@ -114,13 +80,13 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         raise AdmissionError(
             f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_WITH_GPUS} of a pod can: make more pods of it"
         )
-    check_entries(spec, ((_path(place, where), container) for place, container in asking), where)
+    check_entries(spec, ((field_path(place, where), container) for place, container in asking), where)
     annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
     wants: list[tuple[ContainerPath, Container, Demand]] = []
     warnings = list(chosen.notes)
     for place, container in asking:
-        path = _path(place, where)
+        path = field_path(place, where)
         wanted = demand(container, path, rules)
         if wanted is None:
             warnings.append(
@@ -130,10 +96,10 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         warnings += (*wanted.notes, *conflicts(container, path))
         wants.append((place, container, replace(wanted, notes=())))
     made = _templates(wants, chosen, rules, sizes, where)
-    holders = [_Holder(place, container, wanted, made[wanted]) for place, container, wanted in wants]
+    holders = [Holder(place, container, wanted, made[wanted]) for place, container, wanted in wants]
     if holders:
         _refuse(spec, places, holders, where)
-    uses = _uses(spec, holders, where)
+    uses = uses_of(spec, holders, where)
     _refuse_many(uses, rules, where)
     return Converted(
         templates=tuple({use.template.name: use.template for use in uses}.values()),
@@ -162,12 +128,14 @@ def _templates(
         first.setdefault(wanted, place)
     check_needs(first, rules, where)
     made: dict[Demand, Template] = {}
+    total = 0
     for wanted, place in first.items():
         try:
             made[wanted] = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
         except AdmissionError as error:
-            raise AdmissionError(f"{_path(place, where)}: {error}") from None
-        check_size([*made.values()], rules, where)
+            raise AdmissionError(f"{field_path(place, where)}: {error}") from None
+        total += made[wanted].size
+        check_size(total, rules, where)
     return made
 
 
@@ -178,12 +146,12 @@ def _asking(
 
 
 def _refuse(
-    spec: Mapping[str, Any], places: Sequence[tuple[ContainerPath, Container]], holders: Sequence[_Holder], where: str
+    spec: Mapping[str, Any], places: Sequence[tuple[ContainerPath, Container]], holders: Sequence[Holder], where: str
 ) -> None:
     for place, container in places:
         if fields.at(container, "securityContext", "privileged") is True:
             raise AdmissionError(
-                f"{_path(place, where)}.securityContext.privileged: a privileged container sees every GPU of "
+                f"{field_path(place, where)}.securityContext.privileged: a privileged container sees every GPU of "
                 f"its node, so no limit would hold; take it out of this pod, or ask for no GPU in {_named(holders)}"
             )
     if spec.get("nodeName"):
@@ -210,66 +178,8 @@ def _claims(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
     return {use.claim: use.demand for use in uses}
 
 
-def _named(holders: Sequence[_Holder]) -> str:
+def _named(holders: Sequence[Holder]) -> str:
     return ", ".join(str(holder.container.get("name")) for holder in holders)
-
-
-def _uses(spec: Mapping[str, Any], holders: Sequence[_Holder], where: str) -> tuple[ContainerClaim, ...]:
-    """Give each container a claim. Init containers that want just what another one wants later get the same claim.
-
-    They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
-    """
-    existing = fields.checked_sequence(spec.get("resourceClaims"), f"{where}spec.resourceClaims")
-    names_given = _ClaimNames(str(claim.get("name")) for _, claim in fields.mappings(existing))
-    uses: dict[ContainerPath, ContainerClaim] = {}
-    shared: dict[tuple[str, str], str] = {}
-    for holder in sorted(holders, key=_runs_to_its_end):
-        path = f"{_path(holder.place, where)}.resources.claims"
-        had = fields.checked_sequence(holder.container["resources"].get("claims"), path)
-        key = holder.template.name, json.dumps(had, sort_keys=True)
-        claim = shared.get(key) if _runs_to_its_end(holder) else None
-        if claim is None:
-            claim = names_given.take(str(holder.container.get("name")))
-        if not _is_sidecar(holder):
-            shared.setdefault(key, claim)
-        uses[holder.place] = ContainerClaim(
-            holder.place, str(holder.container.get("name")), holder.demand, claim, holder.template
-        )
-    return tuple(uses[holder.place] for holder in holders)
-
-
-def _is_sidecar(holder: _Holder) -> bool:
-    return holder.place.list == "initContainers" and holder.container.get("restartPolicy") == "Always"
-
-
-def _runs_to_its_end(holder: _Holder) -> bool:
-    return holder.place.list == "initContainers" and not _is_sidecar(holder)
-
-
-class _ClaimNames:
-    """The pod's names for claims: DNS labels, each of them given once.
-
-    Args:
-        taken: Those that are there already.
-    """
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._numbers: dict[str, int] = {}
-        """The last one that was tried with a name; all up to it are taken."""
-
-    def take(self, container: str) -> str:
-        """A name for the claim of a container."""
-        free = name = f"gpu-{container}"
-        if len(name) > _LONGEST_LABEL:
-            digest = hashlib.sha256(container.encode(errors="replace")).hexdigest()[:8]
-            free = name = f"{name[: _LONGEST_LABEL - 9].rstrip('-')}-{digest}"
-        short = name[: _LONGEST_LABEL - 4].rstrip("-")
-        while free in self._taken:
-            number = self._numbers[short] = self._numbers.get(short, 1) + 1
-            free = f"{short}-{number}"
-        self._taken.add(free)
-        return free
 
 
 def _patch(
@@ -311,11 +221,7 @@ def _claims_of(container: Container) -> list[Any]:
 
 
 def _amounts(place: ContainerPath, container: Container, rules: Conversion, where: str) -> Amounts:
-    return Amounts(container, _path(place, where), rules)
-
-
-def _path(place: ContainerPath, where: str) -> str:
-    return f"{where}spec.{place.list}[{place.number}]"
+    return Amounts(container, field_path(place, where), rules)
 
 
 def _places(spec: Mapping[str, Any], where: str) -> Iterator[tuple[ContainerPath, Container]]:

@@ -11,7 +11,8 @@ from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.bounds import MOST_WITH_GPUS
-from hami_kubeletplugin.webhook.conversion.convert import ContainerPath, Converted, Operation, Pod, convert, names_ours
+from hami_kubeletplugin.webhook.conversion.claims import ContainerPath
+from hami_kubeletplugin.webhook.conversion.convert import Converted, Operation, Pod, convert, names_ours
 from hami_kubeletplugin.webhook.conversion.template import LARGEST, SizeLookup
 
 _NO_BOUNDS: Final = {"max_placements": 0, "max_pod_templates": MOST_WITH_GPUS, "max_pod_template_bytes": LARGEST}
