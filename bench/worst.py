@@ -85,14 +85,14 @@ PODS: Final[Mapping[str, Callable[[int], Json]]] = {
     "containers": lambda size: pod(*repeated(lambda number: container(f"c{number}"), size)),
     "containers without GPU": lambda size: pod(container(), *repeated(lambda _: {"name": "c"}, size)),
     "init containers": lambda size: pod(container(), initContainers=repeated(lambda _: {}, size)),
-    "different containers": lambda size: pod(*each_another(min(size // 120, 256))),
-    "different containers, lists": lambda size: pod(*each_another(min(size // 120, 256)), annotations=listed(size)),
+    "different containers": lambda size: pod(*each_another(min(size // 120, 128))),
+    "different containers, lists": lambda size: pod(*each_another(min(size // 120, 128)), annotations=listed(size)),
     "containers of one name": lambda size: pod(
-        *[container("x" * 63) for _ in range(250)],
+        *[container("x" * 63) for _ in range(128)],
         resourceClaims=repeated(lambda number: {"name": f"gpu-{'x' * 55}-{number}"}, size),
     ),
     "names that are taken": lambda size: pod(
-        *[container("a") for _ in range(250)],
+        *[container("a") for _ in range(128)],
         resourceClaims=[{"name": "gpu-a"}, *repeated(lambda number: {"name": f"gpu-a-{number + 2}"}, size)],
     ),
     "variables": lambda size: pod(container(env=repeated(lambda _: {"name": "A"}, size))),
@@ -128,7 +128,7 @@ PODS: Final[Mapping[str, Callable[[int], Json]]] = {
     "fractions": lambda size: pod(container(), x=repeated(lambda _: 0.1, size)),
     "deep lists": lambda size: pod(container(), x=nested(size)),
     "a long name": lambda size: pod(container("n" * size)),
-    "long names": lambda size: pod(*[container("n" * (size // 250)) for _ in range(250)]),
+    "long names": lambda size: pod(*[container("n" * (size // 128)) for _ in range(128)]),
     "long values": lambda size: pod(container(env=[{"name": "A", "value": "v" * size}])),
 }
 CLAIMS: Final[Mapping[str, Callable[[int], Json]]] = {

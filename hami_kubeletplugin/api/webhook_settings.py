@@ -82,7 +82,7 @@ class Conversion(Options):
     max_pod_templates: int = Field(
         8,
         ge=1,
-        le=256,
+        le=128,
         description="Most ResourceClaimTemplates of one pod: different ways in which its containers ask for GPUs.",
     )
     max_pod_template_bytes: int = Field(

@@ -13,7 +13,7 @@ from hami_kubeletplugin.webhook.conversion.demand import Container
 
 MOST_CONTAINERS: Final = 512
 """Of one pod, with GPUs or without. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
-MOST_WITH_GPUS: Final = 256
+MOST_WITH_GPUS: Final = 128
 """Of them."""
 MOST_ENTRIES: Final = 5000
 """Variables, volumes, amounts and claims of all GPU containers of one pod. Large ones have some hundred."""
