@@ -89,7 +89,7 @@ class Conversion(Options):
         65536,
         ge=4096,
         le=2**20,
-        description="Most bytes of all of them together. One takes some 500, and what names GPUs or types by annotations so much "
+        description="Most bytes of all of them together. One takes some 250, and what names GPUs or types by annotations so much "
         "more as their lists have, once for each memory size if it asks for a percentage.",
     )
     replace_scheduler: str | None = Field(
