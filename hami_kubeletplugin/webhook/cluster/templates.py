@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +21,7 @@ from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import Listed, kept
 from hami_kubeletplugin.kube.template_api import TEMPLATES, TemplateClient, key_of
 from hami_kubeletplugin.webhook.cluster.allowance import Allowance
+from hami_kubeletplugin.webhook.cluster.flight import Flight
 from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, Template
 
 STAMP_EVERY: Final = timedelta(hours=1)
@@ -94,7 +95,7 @@ class Templates:
         """Templates that the webhook made, by namespace; those that it is just making are not among them."""
         self._seen = 0
         """Resource version up to which the watch has come."""
-        self._flights: dict[ObjectKey, _Flight] = {}
+        self._flights: dict[ObjectKey, Flight] = {}
 
     @property
     def synced(self) -> bool:
@@ -204,7 +205,7 @@ class Templates:
             self._known[place] = known
             self._ours[place[0]] += known.ours
 
-    def _joined(self, namespace: str, template: Template) -> "_Flight":
+    def _joined(self, namespace: str, template: Template) -> Flight:
         """Concurrent pods that need the same cost one write, and none of them fails because another one's client left."""
         place = namespace, template.name
         flight = self._flights.get(place)
@@ -214,7 +215,7 @@ class Templates:
                 if self._flights.get(place) is flight:
                     del self._flights[place]
 
-            flight = self._flights[place] = _Flight(self._make_sure(namespace, template), over)
+            flight = self._flights[place] = Flight(self._make_sure(namespace, template), over)
         flight.waiting += 1
         return flight
 
@@ -276,27 +277,6 @@ class Templates:
         if known.version > self._seen:
             self._keep(key_of(obj), known)
         return known
-
-
-class _Flight:
-    """Work that is done once for all who wait for it, and left when nobody does any more.
-
-    Args:
-        work: What is done.
-        over: Called once it is done or left.
-    """
-
-    def __init__(self, work: Coroutine[Any, Any, None], over: Callable[[], None]) -> None:
-        self.task = asyncio.create_task(work)
-        self.task.add_done_callback(lambda _: over())
-        self.waiting, self._over = 0, over
-
-    def leave(self) -> None:
-        """One who waited does no more."""
-        self.waiting -= 1
-        if self.waiting == 0:
-            self.task.cancel()
-            self._over()
 
 
 def _check(known: _Known, namespace: str, template: Template) -> None:
