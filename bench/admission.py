@@ -13,6 +13,7 @@ from typing import Any, Final
 import aiohttp
 
 from bench.figures import Figure, Watch, say
+from bench.largest import largest
 from bench.objects import Namespace, namespace
 from bench.process import Places
 from bench.reviews import Connection, check, connected, review
@@ -60,6 +61,7 @@ async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
                 Figure("webhook: start to ready", "ms", starts),
                 *await single(webhook, pods, requests),
                 *await many(webhook, pods),
+                *await largest(webhook, pods.gpu),
                 *await through(api, objects),
             ]
             say(f"webhook: at rest for {IDLE_SECONDS:g} s")

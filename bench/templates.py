@@ -17,6 +17,7 @@ from hami_kubeletplugin.kube.call import Call
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kube.template_api import TemplateClient
+from hami_kubeletplugin.webhook.cluster.allowance import Allowance
 from hami_kubeletplugin.webhook.cluster.collector import Collector
 from hami_kubeletplugin.webhook.cluster.templates import Templates
 from hami_kubeletplugin.webhook.conversion.annotations import Selection
@@ -53,7 +54,8 @@ async def make(api: KubeClient, client: TemplateClient) -> None:
 
     Those of every other namespace are still named, by a CronJob: the last kind of user that the collector looks at.
     """
-    webhook = Templates(client, now=lambda: datetime.now(UTC) - _AGE)
+    unbounded = Allowance(WebhookSettings(template_rate=10**6, namespace_template_rate=10**6))
+    webhook = Templates(client, unbounded, now=lambda: datetime.now(UTC) - _AGE)
     needs = [
         template(Demand(1, 1000 + number, None, 0, exclusive=False), Selection(), Conversion(), ())
         for number in range(IN_EACH)

@@ -23,6 +23,7 @@
     ├── ClaimError              this claim can't be prepared; the text ends up in the pod's event
     │   └── ConfigError         its GpuConfig is wrong
     ├── AdmissionError          an object isn't admitted; the text is what kubectl shows
+    │   ├── TooSoon             it will be later: others made too much a moment ago
     │   └── ReviewError         what was sent to the webhook is no admission review that it can answer
     └── CertificateError        the webhook's certificate can't be read, made or published
 
@@ -138,6 +139,18 @@ class ConfigError(ClaimError):
 
 class AdmissionError(HamiError):
     """An object isn't admitted as it is: its author reads this. The message starts with the field path."""
+
+
+class TooSoon(AdmissionError):
+    """An object is not admitted yet, since much was made for others a moment ago.
+
+    Attributes:
+        retry_after: Seconds until it may be.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
 
 
 class ReviewError(AdmissionError):

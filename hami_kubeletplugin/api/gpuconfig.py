@@ -93,6 +93,8 @@ class ClaimRights(NamedTuple):
 
 
 ALL_RIGHTS: Final = ClaimRights()
+_MOST_FIELDS: Final = 32
+"""That each get a word if they are wrong."""
 
 
 def decode(parameters: object, where: str) -> GpuConfig:
@@ -110,6 +112,8 @@ def decode(parameters: object, where: str) -> GpuConfig:
     for field, expected in (("apiVersion", CONFIG_API_VERSION), ("kind", CONFIG_KIND)):
         if parameters.get(field) != expected:
             raise ConfigError(f"{where}.{field}: must be {expected!r}, got {quoted(parameters.get(field))}")
+    if len(parameters) > _MOST_FIELDS:  # each of them would be an error in the message
+        raise ConfigError(f"{where}: has {len(parameters)} fields; known are {_known()}")
     try:
         return GpuConfig.model_validate(dict(parameters))
     except ValidationError as error:
@@ -120,6 +124,9 @@ def _explain(where: str, detail: Mapping[str, Any]) -> str:
     # A union adds the member it tried to the location; the field alone is what people wrote.
     path = f"{where}.{detail['loc'][0]}"
     if detail["type"] == "extra_forbidden":
-        known = ", ".join(field.alias or name for name, field in GpuConfig.model_fields.items())
-        return f"{path}: unknown field; known are {known}"
+        return f"{path}: unknown field; known are {_known()}"
     return f"{path}: {detail['msg']}, got {quoted(detail['input'])}"
+
+
+def _known() -> str:
+    return ", ".join(field.alias or name for name, field in GpuConfig.model_fields.items())

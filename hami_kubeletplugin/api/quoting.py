@@ -1,8 +1,16 @@
-"""What people wrote, which may be 10 KiB of anything, in a few words for a message."""
+"""What people wrote, which may be megabytes of anything, in a few words for a message."""
 
 import reprlib
+from itertools import islice
 
-_short = reprlib.Repr()
+
+class _Short(reprlib.Repr):
+    def repr_dict(self, x: dict[object, object], level: int) -> str:
+        """As inherited, which sorts all keys to show four of them."""
+        return super().repr_dict(dict(islice(x.items(), self.maxdict + 1)), level)
+
+
+_short = _Short()
 _short.maxstring = _short.maxlong = _short.maxother = 60
 
 

@@ -79,6 +79,19 @@ class Conversion(Options):
         "with a GPU each, or 5 GPUs on Kubernetes 1.35, are 64, 6 are 325; 4 + 4 in two containers are 343. 300 take 0.5 s on "
         "100 nodes; 0: no bound.",
     )
+    max_pod_templates: int = Field(
+        8,
+        ge=1,
+        le=128,
+        description="Most ResourceClaimTemplates of one pod: different ways in which its containers ask for GPUs.",
+    )
+    max_pod_template_bytes: int = Field(
+        65536,
+        ge=4096,
+        le=2**20,
+        description="Most bytes of all of them together. One takes some 250, and what names GPUs or types by annotations so much "
+        "more as their lists have, once for each memory size if it asks for a percentage.",
+    )
     replace_scheduler: str | None = Field(
         None, description="A schedulerName, such as hami-scheduler, that GPU pods get the default scheduler for."
     )
@@ -174,6 +187,26 @@ class WebhookSettings(Conversion, Certificates):
     collect_interval: float = Field(3600.0, gt=0, description="Seconds between looks for unused templates.")
     template_lifetime: float = Field(
         86400.0, ge=7200, description="Seconds that a template is kept for after its last use."
+    )
+    max_namespace_templates: int = Field(
+        500,
+        ge=1,
+        le=10**6,
+        description="Most ResourceClaimTemplates that the webhook keeps in one namespace; pods that need one more are refused.",
+    )
+    namespace_template_rate: float = Field(
+        4.0,
+        gt=0,
+        le=10**6,
+        description="KiB of ResourceClaimTemplates that are made in one namespace each second, by each replica; what was not "
+        "made in the last two minutes may come at once. A template counts as its size and 1 KiB. Beyond that clients are told to "
+        "try again later.",
+    )
+    template_rate: float = Field(
+        40.0,
+        gt=0,
+        le=10**6,
+        description="The same for all namespaces together; more than that of one, or one can use it up.",
     )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")

@@ -24,6 +24,7 @@ from hami_kubeletplugin.webhook.admission.answer import Admission
 from hami_kubeletplugin.webhook.admission.metrics import Metrics
 from hami_kubeletplugin.webhook.admission.server import AdmissionServer
 from hami_kubeletplugin.webhook.certificate.source import certificates_for
+from hami_kubeletplugin.webhook.cluster.allowance import Allowance
 from hami_kubeletplugin.webhook.cluster.collector import Collector
 from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
 from hami_kubeletplugin.webhook.cluster.templates import Templates
@@ -62,7 +63,7 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
     access = load_kube_config(settings.kubeconfig)
     async with TemplateClient(access) as api, CertificateClient(access) as trust:
         metrics = Metrics()
-        templates = Templates(api, count=metrics.template)
+        templates = Templates(api, Allowance(settings), count=metrics.template)
         sizes = PublishedSizes(api, settings.driver_name)
         collector = Collector(api, settings, count=metrics.template)
         certificates = certificates_for(settings, trust)

@@ -11,7 +11,15 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from hami_kubeletplugin.api import fields
-from hami_kubeletplugin.api.errors import AdmissionError, ApiConflict, ApiDenied, ApiError, ApiUnavailable, ReviewError
+from hami_kubeletplugin.api.errors import (
+    AdmissionError,
+    ApiConflict,
+    ApiDenied,
+    ApiError,
+    ApiUnavailable,
+    ReviewError,
+    TooSoon,
+)
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.webhook.admission.review import LONGEST_MESSAGE, Answer, Review
@@ -85,6 +93,7 @@ class Admission:
         return await _answered(self._validate(review, where), review)
 
     async def _mutate(self, review: Review, where: str, deadline: float) -> Answer:
+        _refuse_unread(review)
         if _brings_nothing(review):
             return _beside_the_point(review, where)
         pod = _object(review, PODS, where)
@@ -108,6 +117,7 @@ class Admission:
         return Answer(patch=made.patch, warnings=made.warnings)
 
     async def _validate(self, review: Review, where: str) -> Answer:
+        _refuse_unread(review)
         if _brings_nothing(review):
             return _beside_the_point(review, where)
         obj, old = _object(review, CLAIMS, where), review.old_object or {}
@@ -135,6 +145,9 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
         given = await answer
     except ReviewError as error:
         given = Answer(denied=str(error), code=HTTPStatus.BAD_REQUEST)
+    except TooSoon as error:
+        # The API server hands this on as Retry-After: who asked waits, and nothing in the API server does.
+        given = Answer(denied=str(error), code=HTTPStatus.TOO_MANY_REQUESTS, retry_after=math.ceil(error.retry_after))
     except (AdmissionError, ApiDenied) as error:
         given = Answer(denied=str(error))
     except TimeoutError:
@@ -159,6 +172,11 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
             reason=given.denied[:LONGEST_MESSAGE],
         )
     return given
+
+
+def _refuse_unread(review: Review) -> None:
+    if review.refused:
+        raise AdmissionError(review.refused)
 
 
 def _brings_nothing(review: Review) -> bool:

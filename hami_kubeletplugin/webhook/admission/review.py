@@ -30,11 +30,22 @@ LONGEST_MESSAGE: Final = 8192
 _REASONS: Final[Mapping[int, str]] = {
     HTTPStatus.BAD_REQUEST: "BadRequest",
     HTTPStatus.FORBIDDEN: "Forbidden",
+    HTTPStatus.TOO_MANY_REQUESTS: "TooManyRequests",
     HTTPStatus.INTERNAL_SERVER_ERROR: "InternalError",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailable",
     HTTPStatus.GATEWAY_TIMEOUT: "Timeout",
 }
 """metav1.StatusReason for each code that we deny with; kubectl shows it."""
+MOST_VALUES: Final = 60_000
+"""Commas and opening brackets of one review: its values, and what of JSON is text in annotations. To decode so many takes some
+50 ms, in which nobody else is answered. A variable of a container has 14 of them with its managed fields and what kubectl last
+applied, so a pod may have 4000 of them, and half as many when it is applied again."""
+_LONGEST_NUMBER: Final = 400
+"""Digits. To read them takes the square of their number; floats end below 310."""
+_UID: Final = re.compile(rb'"request":\s*\{\s*"uid":\s*"([-0-9A-Za-z]{1,64})"')
+"""Where the API server writes it."""
+_HEAD: Final = 512
+"""Bytes in which that is."""
 _NAMESPACE: Final = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _HALF_OF_A_PAIR: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -55,17 +66,19 @@ class Review:
         dry_run: Nothing may be left behind.
         object: As it is to be; None for DELETE and CONNECT.
         old_object: As it was; None for CREATE and CONNECT.
+        refused: Why it was not read any further than its `uid`; empty: it was.
     """
 
     uid: str
-    operation: str
-    resource: tuple[str, str, str]
-    subresource: str
-    kind: str
-    namespace: str
-    dry_run: bool
-    object: Object | None
-    old_object: Object | None
+    operation: str = ""
+    resource: tuple[str, str, str] = ("", "", "")
+    subresource: str = ""
+    kind: str = ""
+    namespace: str = ""
+    dry_run: bool = False
+    object: Object | None = None
+    old_object: Object | None = None
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +100,12 @@ class Answer:
     retry_after: int | None = None
 
     @property
-    def result(self) -> Literal["allowed", "converted", "denied", "failed"]:
-        """In one word: `denied` for what its author has to mend, `failed` for what is our trouble."""
+    def result(self) -> Literal["allowed", "converted", "denied", "busy", "failed"]:
+        """In one word: `denied` for what its author has to mend, `busy` for what came too soon, `failed` for our trouble."""
         if self.denied is None:
             return "converted" if self.patch else "allowed"
+        if self.code == HTTPStatus.TOO_MANY_REQUESTS:
+            return "busy"
         return "failed" if self.code >= HTTPStatus.INTERNAL_SERVER_ERROR else "denied"
 
 
@@ -100,6 +115,9 @@ def decode(body: bytes) -> Review:
     Raises:
         ReviewError: No JSON, or no AdmissionReview v1 with a request in it; the text is short.
     """
+    values = sum(map(body.count, (b",", b"{", b"[")))
+    if values > MOST_VALUES:
+        return _unread(body, values)
     review = _decoded(body)
     if not isinstance(review, dict):
         raise ReviewError(f"must be an {KIND} object, not {_named(review)}")
@@ -128,6 +146,16 @@ def decode(body: bytes) -> Review:
         object=_field(request, "object", dict, "request.", {}) or None,
         old_object=_field(request, "oldObject", dict, "request.", {}) or None,
     )
+
+
+def _unread(body: bytes, values: int) -> Review:
+    """A review that its author can be told about: the text of an HTTP error would not get further than the API server."""
+    counted = f"some {values} values (commas and opening brackets)"
+    reason = f"the object has {counted}, at most {MOST_VALUES} are taken: make it smaller"
+    uid = _UID.search(body[:_HEAD])
+    if uid is None:
+        raise ReviewError(reason)
+    return Review(uid[1].decode(), refused=reason)
 
 
 def encode(uid: str, answer: Answer) -> bytes:
@@ -170,7 +198,7 @@ def _warnings(warnings: Sequence[str]) -> Iterator[str]:
 def _decoded(body: bytes) -> Any:
     try:
         text = body.decode()
-        decoded = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        decoded = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_short)
         if _HALF_OF_A_PAIR.search(body):
             # Half of a surrogate pair is no character, and what we make of such a text could not be sent anywhere.
             json.dumps(decoded, ensure_ascii=False).encode()
@@ -187,7 +215,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
+def _short(digits: str) -> int:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError("a number is too large")
+    return int(digits)
+
+
 def _finite(digits: str) -> float:
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError("a number is too long")
     number = float(digits)
     if number in _INFINITE:
         raise ValueError("a number is too large")

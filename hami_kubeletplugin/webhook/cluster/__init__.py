@@ -2,6 +2,8 @@
 
 collector       unused templates go
 templates       a pod's templates exist before the pod does
+flight          one write for all who wait for it
+allowance       how many templates are made, and how fast
 version         which Kubernetes it is
 sizes           which kinds of GPU there are, for percentages
 """

@@ -6,7 +6,8 @@ What the cluster has is known from a watch. A template of ours carries the hour 
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,8 @@ from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import Listed, kept
 from hami_kubeletplugin.kube.template_api import TEMPLATES, TemplateClient, key_of
+from hami_kubeletplugin.webhook.cluster.allowance import Allowance
+from hami_kubeletplugin.webhook.cluster.flight import Flight
 from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY, Template
 
 STAMP_EVERY: Final = timedelta(hours=1)
@@ -73,6 +76,7 @@ class Templates:
 
     Args:
         client: Open for as long as this is used.
+        allowance: How much may be made.
         now: The time, UTC.
         count: Told of each write: `created` or `stamped`.
     """
@@ -80,15 +84,18 @@ class Templates:
     def __init__(
         self,
         client: TemplateClient,
+        allowance: Allowance,
         *,
         now: Callable[[], datetime] = utc_now,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._client, self._now, self._count = client, now, count
+        self._client, self._allowance, self._now, self._count = client, allowance, now, count
         self._known: dict[ObjectKey, _Known] = {}
+        self._ours = Counter[str]()
+        """Templates that the webhook made, by namespace; those that it is just making are not among them."""
         self._seen = 0
         """Resource version up to which the watch has come."""
-        self._flights: dict[ObjectKey, _Flight] = {}
+        self._flights: dict[ObjectKey, Flight] = {}
 
     @property
     def synced(self) -> bool:
@@ -111,20 +118,49 @@ class Templates:
             dry_run: Write nothing; what isn't there is taken to be made by the real run.
 
         Raises:
-            AdmissionError: An object of that name has other content.
+            AdmissionError: An object of that name has other content, or the namespace has as many templates as it may have.
+                Nothing was written then.
+            TooSoon: Much was made a moment ago; nothing was written.
             ApiError: As it comes, e.g. ApiForbidden for a namespace that is being deleted.
         """
-        now, lacking = self._now(), []
+        lacking = list(self._lacking(namespace, templates))
+        new = [template for template in lacking if not self._is_coming(namespace, template)]
+        if new:
+            making = sum(place[0] == namespace and place not in self._known for place in self._flights)
+            self._allowance.check(namespace, self._ours[namespace] + making, len(new))
+        if lacking and not dry_run:
+            self._allowance.take(namespace, [template.size for template in new])
+            await self._write(namespace, lacking)
+
+    def _lacking(self, namespace: str, templates: Sequence[Template]) -> Iterator[Template]:
+        """Those that are not there, or need a stamp.
+
+        Raises:
+            AdmissionError: An object of that name has other content.
+        """
+        now = self._now()
         for template in templates:
             known = self._known.get((namespace, template.name))
             if known is not None:
                 _check(known, namespace, template)
             if known is None or not known.is_fresh(now):
-                lacking.append(template)
-        if dry_run or not lacking:
-            return
-        work = (self._once(namespace, template) for template in lacking)
-        for result in await asyncio.gather(*work, return_exceptions=True):
+                yield template
+
+    def _is_coming(self, namespace: str, template: Template) -> bool:
+        """Whether it is there, or is just being made."""
+        place = namespace, template.name
+        return place in self._known or place in self._flights
+
+    async def _write(self, namespace: str, templates: Sequence[Template]) -> None:
+        # All of them are under way before anything is waited for, so that the next review counts them.
+        flights = [self._joined(namespace, template) for template in templates]
+        try:
+            work = (asyncio.shield(flight.task) for flight in flights)
+            results = await asyncio.gather(*work, return_exceptions=True)
+        finally:
+            for flight in flights:
+                flight.leave()
+        for result in results:
             if isinstance(result, BaseException):
                 raise result
 
@@ -144,6 +180,7 @@ class Templates:
         version = int(listed.resource_version)
         newer = {place: known for place, known in self._known.items() if known.version > version}
         self._known, self._seen = dict(listed.items) | newer, version
+        self._ours = Counter(namespace for (namespace, _), known in self._known.items() if known.ours)
 
     def take(self, event: Event) -> None:
         """Take an event of the watch in."""
@@ -155,21 +192,32 @@ class Templates:
         if known is not None and known.version > self._seen:
             return  # from before our own write
         if event.type == "DELETED" or not _is_interesting(event.object):
-            self._known.pop(place, None)
+            self._keep(place, None)
         else:
-            self._known[place] = _Known.of(event.object)
+            self._keep(place, _Known.of(event.object))
 
-    async def _once(self, namespace: str, template: Template) -> None:
+    def _keep(self, place: ObjectKey, known: _Known | None) -> None:
+        """What is known of a template now; None: it is gone."""
+        before = self._known.pop(place, None)
+        if before is not None and before.ours:
+            self._ours[place[0]] -= 1
+        if known is not None:
+            self._known[place] = known
+            self._ours[place[0]] += known.ours
+
+    def _joined(self, namespace: str, template: Template) -> Flight:
         """Concurrent pods that need the same cost one write, and none of them fails because another one's client left."""
         place = namespace, template.name
         flight = self._flights.get(place)
         if flight is None:
-            flight = self._flights[place] = _Flight(self._make_sure(namespace, template))
-        try:
-            await flight.wait()
-        finally:
-            if flight.waiting == 0 and self._flights.get(place) is flight:
-                del self._flights[place]
+
+            def over() -> None:
+                if self._flights.get(place) is flight:
+                    del self._flights[place]
+
+            flight = self._flights[place] = Flight(self._make_sure(namespace, template), over)
+        flight.waiting += 1
+        return flight
 
     async def _make_sure(self, namespace: str, template: Template) -> None:
         now = self._now()
@@ -227,25 +275,8 @@ class Templates:
             raise ApiConflict(f"ResourceClaimTemplate {'/'.join(key_of(obj))} is being deleted: try again")
         known = _Known.of(obj)
         if known.version > self._seen:
-            self._known[key_of(obj)] = known
+            self._keep(key_of(obj), known)
         return known
-
-
-class _Flight:
-    """Work that is done once for all who wait for it, and left when nobody does any more."""
-
-    def __init__(self, work: Coroutine[Any, Any, None]) -> None:
-        self._task = asyncio.create_task(work)
-        self.waiting = 0
-
-    async def wait(self) -> None:
-        self.waiting += 1
-        try:
-            await asyncio.shield(self._task)
-        finally:
-            self.waiting -= 1
-            if self.waiting == 0:
-                self._task.cancel()
 
 
 def _check(known: _Known, namespace: str, template: Template) -> None:

@@ -103,7 +103,7 @@ def read_annotations(annotations: Mapping[str, Any], where: str, driver: str) ->
     mode = read.text(VGPU_MODE)
     if mode and OUR_MODE not in mode:
         raise read.invalid(VGPU_MODE, f"GPUs are shared by {OUR_MODE} here; MIG and MPS can't be had")
-    policies = [policy.strip() for policy in read.text(GPU_POLICY).split(",") if policy.strip()]
+    policies = read.words(GPU_POLICY)
     notes = [
         f"{where}[{GPU_POLICY}]: {quoted(policy)} has no effect"
         + (f": {_POLICIES[policy]}" if policy in _POLICIES else f"; HAMi's are {', '.join(_POLICIES)}")
@@ -148,17 +148,15 @@ class _Annotations:
             return ""
         if not isinstance(value, str):
             raise self.invalid(name, "must be a string")
+        if len(value) > cel.LONGEST:  # before it is split and escaped: a mutating webhook may get megabytes
+            raise AdmissionError(
+                f"{self._where}[{name}]: {len(value)} characters are too long: Kubernetes takes {cel.LONGEST} of CEL"
+            )
         return value.strip()
 
     def words(self, name: str) -> tuple[str, ...]:
         """A comma list; empty elements, and a list of nothing, are no constraint. Order means nothing, so it is lost."""
         words = sorted({word.strip() for word in self.text(name).split(",") if word.strip()})
-        if (
-            sum(map(len, words)) > cel.LONGEST
-        ):  # before it is escaped: of a megabyte, which may come, that takes a second
-            raise AdmissionError(
-                f"{self._where}[{name}]: the list is too long: Kubernetes takes {cel.LONGEST} characters of CEL"
-            )
         if len(words) > MOST_VALUES:
             raise AdmissionError(
                 f"{self._where}[{name}]: {len(words)} elements, at most {MOST_VALUES} can be told apart"

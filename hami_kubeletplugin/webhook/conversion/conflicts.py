@@ -7,6 +7,7 @@ their paths or above; what is refused lies inside of them, or beside: it would h
 
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from posixpath import normpath
 from typing import Any, Final
 
 from hami_kubeletplugin.api import fields, names
@@ -38,10 +39,12 @@ _VARIABLES: Final[Mapping[str, str]] = {
 }
 _BY_START: Final[Mapping[str, str]] = {names.CUDA_DEVICE_MEMORY_LIMIT: _CLAIM, names.CUDA_DEVICE_SM_LIMIT: _CLAIM}
 
-_FILES: Final = tuple(map(PurePosixPath, (CONTAINER_PRELOAD, CONTAINER_LIBRARY, CONTAINER_REGION)))
-_FOLDERS: Final = tuple(map(PurePosixPath, (CONTAINER_LOCK_DIR, CONTAINER_CACHE_DIR)))
-_OURS: Final = (*_FILES, *_FOLDERS)
-_OVERRIDES: Final = PurePosixPath(CONTAINER_OVERRIDES)
+_FOLDERS: Final = (CONTAINER_LOCK_DIR, CONTAINER_CACHE_DIR)
+_OURS: Final = (CONTAINER_PRELOAD, CONTAINER_LIBRARY, CONTAINER_REGION, *_FOLDERS)
+_INSIDE: Final = tuple(f"{own}/" for own in _OURS)
+_ABOVE: Final = frozenset(str(folder) for own in _OURS for folder in PurePosixPath(own).parents)
+_LONGEST_PATH: Final = 4095
+"""Characters that Linux takes (PATH_MAX, less its NUL)."""
 
 
 def conflicts(container: Container, where: str) -> tuple[str, ...]:
@@ -70,8 +73,8 @@ def _volumes(container: Container, where: str) -> Iterator[str]:
         if warning := _mount(mount.get("mountPath"), f"{where}.volumeMounts[{number}].mountPath"):
             yield warning
     for number, device in fields.mappings(container.get("volumeDevices")):
-        path = _path(device.get("devicePath"))
-        if path == _OVERRIDES or any(_covers(path, own) or _covers(own, path) for own in _OURS):
+        path = _path(device.get("devicePath"), f"{where}.volumeDevices[{number}].devicePath")
+        if path == CONTAINER_OVERRIDES or path in _OURS or path in _ABOVE or path.startswith(_INSIDE):
             raise AdmissionError(
                 f"{where}.volumeDevices[{number}].devicePath: {quoted(device['devicePath'])} is where HAMi-core's files are "
                 "in a GPU container; use another path"
@@ -79,22 +82,22 @@ def _volumes(container: Container, where: str) -> Iterator[str]:
 
 
 def _mount(given: Any, where: str) -> str | None:
-    path = _path(given)
-    if path == _OVERRIDES:
+    path = _path(given, where)
+    if path == CONTAINER_OVERRIDES:
         raise AdmissionError(
             f"{where}: {quoted(given)}: HAMi-core takes variables out of that file, so a volume there could lift the limit of a "
             "GPU container; use another path"
         )
-    for own in _OURS:
-        if path == own:
-            return f"{where}: {quoted(given)} is taken by HAMi-core's own, so nothing of this volume is there"
-        if _covers(own, path):
-            raise AdmissionError(
-                f"{where}: {quoted(given)} is inside of {own}, which is HAMi-core's in a GPU container: "
-                f"{'no limit could be kept' if own in _FOLDERS else 'it is a file, so the container could not start'}; "
-                "use another path"
-            )
-    if not any(_covers(path, own) for own in _OURS):
+    if path.startswith(_INSIDE):
+        own = next(own for own in _OURS if path.startswith(f"{own}/"))
+        raise AdmissionError(
+            f"{where}: {quoted(given)} is inside of {own}, which is HAMi-core's in a GPU container: "
+            f"{'no limit could be kept' if own in _FOLDERS else 'it is a file, so the container could not start'}; "
+            "use another path"
+        )
+    if path in _OURS:
+        return f"{where}: {quoted(given)} is taken by HAMi-core's own, so nothing of this volume is there"
+    if path not in _ABOVE:
         return None
     return (
         f"{where}: {quoted(given)}: the limit holds, since HAMi-core's files are mounted over this volume; where a read-only "
@@ -102,18 +105,11 @@ def _mount(given: Any, where: str) -> str | None:
     )
 
 
-def _covers(upper: PurePosixPath | None, lower: PurePosixPath | None) -> bool:
-    return upper is not None and lower is not None and lower.is_relative_to(upper)
-
-
-def _path(given: Any) -> PurePosixPath | None:
-    """Where it leads to, links aside; None for what the API server will refuse."""
+def _path(given: Any, where: str) -> str:
+    """Where it leads to, links aside; empty for what the API server will refuse."""
     if not isinstance(given, str) or not given:
-        return None
-    parts: list[str] = []
-    for part in given.split("/"):
-        if part == "..":
-            del parts[-1:]
-        elif part not in {"", "."}:
-            parts.append(part)
-    return PurePosixPath("/", *parts)
+        return ""
+    if len(given) > _LONGEST_PATH:
+        raise AdmissionError(f"{where}: {len(given)} characters, and Linux takes {_LONGEST_PATH} of a path: shorten it")
+    # Two slashes at the beginning would stay.
+    return normpath(f"///{given}")

@@ -7,16 +7,22 @@
 What is there stays: other resources, other claims. A second pass finds nothing of ours and changes nothing.
 """
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection, read_annotations
+from hami_kubeletplugin.webhook.conversion.bounds import (
+    MOST_WITH_GPUS,
+    check_containers,
+    check_entries,
+    check_needs,
+    check_size,
+)
+from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements
@@ -28,36 +34,8 @@ Operation = dict[str, Any]
 
 IGNORE: Final = "ignore"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
-MOST_CONTAINERS: Final = 256
-"""With GPUs, in one pod. The kubelet runs 110 pods on a node; all of them together hardly have so many."""
-_LONGEST_LABEL: Final = 63
 _NAMED: Final = 16
 """So many claims are named in an error."""
-
-
-class ContainerPath(NamedTuple):
-    """Where a container is in its pod."""
-
-    list: str
-    """`containers` or `initContainers`."""
-    number: int
-
-    @property
-    def pointer(self) -> str:
-        """JSON pointer, RFC 6901."""
-        return f"/spec/{self.list}/{self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerClaim:
-    """One container of ours and the claim that it gets."""
-
-    place: ContainerPath
-    container: str
-    demand: Demand
-    claim: str
-    """The pod's name for the claim, as in spec.resourceClaims."""
-    template: Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +57,6 @@ class Converted:
     selection: Selection = field(default_factory=Selection)
 
 
-class _Holder(NamedTuple):
-    place: ContainerPath
-    container: Container
-    demand: Demand
-    template: Template
-
-
 def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") -> Converted:
     """Convert a pod, or a pod template.
 
@@ -105,17 +76,17 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     asking = _asking(places, rules, where)
     if not asking:
         return Converted()
-    if len(asking) > MOST_CONTAINERS:
+    if len(asking) > MOST_WITH_GPUS:
         raise AdmissionError(
-            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_CONTAINERS} of a pod can: make more pods of it"
+            f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_WITH_GPUS} of a pod can: make more pods of it"
         )
+    check_entries(spec, ((field_path(place, where), container) for place, container in asking), where)
     annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
-    holders = []
-    made: dict[Demand, Template] = {}
+    wants: list[tuple[ContainerPath, Container, Demand]] = []
     warnings = list(chosen.notes)
     for place, container in asking:
-        path = f"{where}spec.{place.list}[{place.number}]"
+        path = field_path(place, where)
         wanted = demand(container, path, rules)
         if wanted is None:
             warnings.append(
@@ -123,17 +94,12 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
             )
             continue
         warnings += (*wanted.notes, *conflicts(container, path))
-        try:
-            if wanted not in made:
-                made[wanted] = template(
-                    wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ()
-                )
-        except AdmissionError as error:
-            raise AdmissionError(f"{path}: {error}") from None
-        holders.append(_Holder(place, container, wanted, made[wanted]))
+        wants.append((place, container, replace(wanted, notes=())))
+    made = _templates(wants, chosen, rules, sizes, where)
+    holders = [Holder(place, container, wanted, made[wanted]) for place, container, wanted in wants]
     if holders:
         _refuse(spec, places, holders, where)
-    uses = _uses(spec, holders, where)
+    uses = uses_of(spec, holders, where)
     _refuse_many(uses, rules, where)
     return Converted(
         templates=tuple({use.template.name: use.template for use in uses}.values()),
@@ -149,6 +115,30 @@ def names_ours(pod: Pod, rules: Conversion) -> bool:
     return bool(_asking(list(_places(fields.checked_mapping(pod.get("spec"), "spec"), "")), rules, ""))
 
 
+def _templates(
+    wants: Sequence[tuple[ContainerPath, Container, Demand]],
+    chosen: Selection,
+    rules: Conversion,
+    sizes: SizeLookup,
+    where: str,
+) -> dict[Demand, Template]:
+    """The template for each demand."""
+    first: dict[Demand, ContainerPath] = {}
+    for place, _, wanted in wants:
+        first.setdefault(wanted, place)
+    check_needs(first, rules, where)
+    made: dict[Demand, Template] = {}
+    total = 0
+    for wanted, place in first.items():
+        try:
+            made[wanted] = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
+        except AdmissionError as error:
+            raise AdmissionError(f"{field_path(place, where)}: {error}") from None
+        total += made[wanted].size
+        check_size(total, rules, where)
+    return made
+
+
 def _asking(
     places: Sequence[tuple[ContainerPath, Container]], rules: Conversion, where: str
 ) -> list[tuple[ContainerPath, Container]]:
@@ -156,18 +146,18 @@ def _asking(
 
 
 def _refuse(
-    spec: Mapping[str, Any], places: Sequence[tuple[ContainerPath, Container]], holders: Sequence[_Holder], where: str
+    spec: Mapping[str, Any], places: Sequence[tuple[ContainerPath, Container]], holders: Sequence[Holder], where: str
 ) -> None:
     for place, container in places:
         if fields.at(container, "securityContext", "privileged") is True:
             raise AdmissionError(
-                f"{where}spec.{place.list}[{place.number}].securityContext.privileged: a privileged container sees every GPU of "
+                f"{field_path(place, where)}.securityContext.privileged: a privileged container sees every GPU of "
                 f"its node, so no limit would hold; take it out of this pod, or ask for no GPU in {_named(holders)}"
             )
     if spec.get("nodeName"):
         raise AdmissionError(
             f"{where}spec.nodeName: a pod with GPUs has to go through the scheduler, which allocates them; with a node named "
-            "here it would wait for ever. ContainerClaim spec.nodeSelector with kubernetes.io/hostname"
+            "here it would wait for ever. Use spec.nodeSelector with kubernetes.io/hostname"
         )
 
 
@@ -188,54 +178,8 @@ def _claims(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
     return {use.claim: use.demand for use in uses}
 
 
-def _named(holders: Sequence[_Holder]) -> str:
+def _named(holders: Sequence[Holder]) -> str:
     return ", ".join(str(holder.container.get("name")) for holder in holders)
-
-
-def _uses(spec: Mapping[str, Any], holders: Sequence[_Holder], where: str) -> tuple[ContainerClaim, ...]:
-    """Give each container a claim. Init containers that want just what another one wants later get the same claim.
-
-    They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
-    """
-    existing = fields.checked_sequence(spec.get("resourceClaims"), f"{where}spec.resourceClaims")
-    taken = {str(claim.get("name")) for _, claim in fields.mappings(existing)}
-    uses: dict[ContainerPath, ContainerClaim] = {}
-    shared: dict[tuple[str, str], str] = {}
-    for holder in sorted(holders, key=_runs_to_its_end):
-        path = f"{where}spec.{holder.place.list}[{holder.place.number}].resources.claims"
-        had = fields.checked_sequence(holder.container["resources"].get("claims"), path)
-        key = holder.template.name, json.dumps(had, sort_keys=True)
-        claim = shared.get(key) if _runs_to_its_end(holder) else None
-        if claim is None:
-            claim = _claim_name(str(holder.container.get("name")), taken)
-            taken.add(claim)
-        if not _is_sidecar(holder):
-            shared.setdefault(key, claim)
-        uses[holder.place] = ContainerClaim(
-            holder.place, str(holder.container.get("name")), holder.demand, claim, holder.template
-        )
-    return tuple(uses[holder.place] for holder in holders)
-
-
-def _is_sidecar(holder: _Holder) -> bool:
-    return holder.place.list == "initContainers" and holder.container.get("restartPolicy") == "Always"
-
-
-def _runs_to_its_end(holder: _Holder) -> bool:
-    return holder.place.list == "initContainers" and not _is_sidecar(holder)
-
-
-def _claim_name(container: str, taken: set[str]) -> str:
-    """The pod's name for the claim of a container: a DNS label that no other claim has."""
-    name = f"gpu-{container}"
-    if len(name) > _LONGEST_LABEL:
-        digest = hashlib.sha256(container.encode(errors="replace")).hexdigest()[:8]
-        name = f"{name[: _LONGEST_LABEL - 9].rstrip('-')}-{digest}"
-    number, free = 1, name
-    while free in taken:
-        number += 1
-        free = f"{name[: _LONGEST_LABEL - 4].rstrip('-')}-{number}"
-    return free
 
 
 def _patch(
@@ -261,9 +205,10 @@ def _patch(
 
 def _without(resources: Mapping[str, Any], rules: Conversion) -> dict[str, Any]:
     kept: dict[str, Any] = {}
+    ours = frozenset(rules.resources)
     for name, value in resources.items():
         if name in {"limits", "requests"} and isinstance(value, Mapping):
-            rest = {resource: amount for resource, amount in value.items() if resource not in rules.resources}
+            rest = {resource: amount for resource, amount in value.items() if resource not in ours}
             if rest:
                 kept[name] = rest
         else:
@@ -276,13 +221,14 @@ def _claims_of(container: Container) -> list[Any]:
 
 
 def _amounts(place: ContainerPath, container: Container, rules: Conversion, where: str) -> Amounts:
-    return Amounts(container, f"{where}spec.{place.list}[{place.number}]", rules)
+    return Amounts(container, field_path(place, where), rules)
 
 
 def _places(spec: Mapping[str, Any], where: str) -> Iterator[tuple[ContainerPath, Container]]:
     """Containers in the order in which they start. Ephemeral ones can have no resources."""
+    check_containers(spec, where)
     for kind in ("initContainers", "containers"):
-        for index, container in enumerate(fields.checked_sequence(spec.get(kind), f"{where}spec.{kind}")):
+        for index, container in enumerate(fields.sequence(spec.get(kind))):
             if not isinstance(container, Mapping):
                 raise AdmissionError(f"{where}spec.{kind}[{index}]: must be an object")
             yield ContainerPath(kind, index), container

@@ -5,13 +5,18 @@ Kubernetes would refuse what changes nothing: taking them out again makes it the
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.conversion.convert import ContainerPath, Converted, Operation, Pod, convert, names_ours
-from hami_kubeletplugin.webhook.conversion.template import SizeLookup
+from hami_kubeletplugin.webhook.conversion.bounds import MOST_WITH_GPUS
+from hami_kubeletplugin.webhook.conversion.claims import ContainerPath
+from hami_kubeletplugin.webhook.conversion.convert import Converted, Operation, Pod, convert, names_ours
+from hami_kubeletplugin.webhook.conversion.template import LARGEST, SizeLookup
+
+_NO_BOUNDS: Final = {"max_placements": 0, "max_pod_templates": MOST_WITH_GPUS, "max_pod_template_bytes": LARGEST}
+"""It has its GPUs, and its templates are there."""
 
 
 def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple[Operation, ...]:
@@ -29,7 +34,7 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
     if names_ours(old, rules):
         return ()
     new = _unscheduled(pod)
-    rules = rules.model_copy(update={"max_placements": 0})  # it has its GPUs
+    rules = rules.model_copy(update=_NO_BOUNDS)
     made = convert(new, rules, sizes)
     if not made.patch:
         return ()
@@ -58,9 +63,11 @@ def _first_other(made: Converted, pod: Pod) -> ContainerPath | None:
 
 
 def _as_elsewhere(rules: Conversion) -> Iterator[Conversion]:
-    """As pods are converted on newer versions of Kubernetes, and on 1.35 or by 0.1.0: some live through an upgrade, or back."""
+    """As pods are converted on newer versions of Kubernetes, or on 1.35 and by 0.1.0: some live through an upgrade, or back."""
     for version in ("", "1.35"):
-        yield rules.model_copy(update={"kubernetes": version})
+        other = rules.model_copy(update={"kubernetes": version})
+        if other.separate_requests != rules.separate_requests:
+            yield other
 
 
 def _unscheduled(pod: Pod) -> Pod:

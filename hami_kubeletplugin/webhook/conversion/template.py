@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import names
@@ -51,6 +52,8 @@ class Template:
     name: str
     spec: Mapping[str, Any]
     """ResourceClaimSpec, in the form in which the API server keeps it: nothing in it is left to its defaults."""
+    size: int = 0
+    """Bytes of the spec as JSON."""
 
     def object(self, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Object:
         """The whole ResourceClaimTemplate."""
@@ -84,12 +87,7 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
         devices["config"] = [{"opaque": {"driver": rules.driver_name, "parameters": parameters}}]
     spec = {"devices": devices}
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    if len(canonical) > LARGEST:
-        raise AdmissionError(
-            "the annotations' lists of GPUs and types, once for each request and each memory size, make a claim of "
-            f"{len(canonical)} characters, and Kubernetes takes {LARGEST}: shorten the lists"
-        )
-    return Template(names.TEMPLATE_PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec)
+    return Template(names.TEMPLATE_PREFIX + hashlib.sha256(canonical.encode()).hexdigest()[:20], spec, len(canonical))
 
 
 def _constraints(demand: Demand, selection: Selection, rules: Conversion) -> list[Object]:
@@ -102,14 +100,20 @@ def _constraints(demand: Demand, selection: Selection, rules: Conversion) -> lis
     return [{"distinctAttribute": names.qualified(rules.driver_name, names.UUID)}, *same]
 
 
+@lru_cache(maxsize=8)
+def _expressions(selection: Selection, driver: str) -> tuple[str, ...]:
+    """Made once for all containers of a pod: to escape long lists is most of the work."""
+    return selection.expressions(driver)
+
+
 def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: Iterable[GpuSize]) -> list[Object]:
-    expressions = selection.expressions(rules.driver_name)  # once: to escape long lists is most of the work
+    expressions = _expressions(selection, rules.driver_name)
     shares = names.SHARES_TOTAL if demand.exclusive or selection.exclusive else ONE_SLOT
     capacity = {names.CORES: str(demand.cores), names.SHARES: quantity.decimal(shares)}
     percent = demand.memory_percent
     # All of the memory is what a request gets that names none: the policy that the node daemon publishes says so. To name it
     # would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
-    listed = [] if percent is None or percent == 100 else _sizes(selection, rules, sizes)
+    listed = () if percent is None or percent == 100 else _sizes(selection, rules, sizes)
     # One request for all, where its GPUs are always different. Equal requests are tried in every order before the scheduler says
     # no, node by node, while no other pod of the cluster is scheduled (docs/decisions.md, `placements`).
     separate = rules.separate_requests and demand.gpus > 1
@@ -140,8 +144,16 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
     return [{"name": name, **request()} for name in called]
 
 
-def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) -> list[int]:
-    sizes = sorted({size.memory_mib for size in known if size.model is None or selection.admits_model(size.model)})
+@lru_cache(maxsize=8)
+def _admitted(selection: Selection, known: tuple[GpuSize, ...]) -> tuple[int, ...]:
+    """Once for all containers of a pod, too."""
+    return tuple(
+        sorted({size.memory_mib for size in known if size.model is None or selection.admits_model(size.model)})
+    )
+
+
+def _sizes(selection: Selection, rules: Conversion, known: Iterable[GpuSize]) -> tuple[int, ...]:
+    sizes = _admitted(selection, tuple(known))
     what = f"{rules.resource_memory_percentage_name} needs the memory sizes of the cluster's GPUs"
     if not sizes:
         narrowed = " that the annotations allow" if selection.types or selection.not_types else ""

@@ -8,8 +8,9 @@ Contract: resource.k8s.io types.go of v1, v1beta2 and v1beta1 (whose requests ha
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import names
@@ -24,6 +25,10 @@ _KNOWN: Final = (names.MEMORY, names.CORES, names.SHARES)
 _POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, names.MAX_SHARERS + 1))
 _LONGEST: Final = 32
 """Elements of each list that are looked at. The API server takes no more; who comes from elsewhere must not keep us busy."""
+_LONGEST_NAME: Final = 63
+"""Of a request (a DNS label)."""
+_MOST_TOLD: Final = 32
+"""Problems, and warnings, that are told: more fit in no message."""
 _MANY_REQUESTS: Final = 4
 _ONE_OR_ALL: Final = f'write "1" for one slot, or "{names.SHARES_TOTAL}" for the whole GPU'
 
@@ -63,6 +68,17 @@ class _Wish(NamedTuple):
     fields: Mapping[str, Any]
 
 
+class _Apart(NamedTuple):
+    """A constraint that keeps requests on different GPUs."""
+
+    number: int
+    requests: frozenset[str] | None
+    """None: all."""
+
+    def covers(self, wish: _Wish) -> bool:
+        return self.requests is None or not self.requests.isdisjoint(wish.names)
+
+
 def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) -> Verdict:
     """Judge an object; never raises, whatever it is.
 
@@ -76,22 +92,22 @@ def validate(obj: Mapping[str, Any], rules: Conversion, slots: Collection[int]) 
     if obj.get("kind") == "ResourceClaimTemplate":
         spec, path = mapping(spec.get("spec")), "spec.spec"
     devices, path = mapping(spec.get("devices")), f"{path}.devices"
-    problems = list(_config_problems(devices, path, rules.driver_name))
-    warnings: list[str] = []
-    constraints = [mapping(constraint) for constraint in _list(devices.get("constraints"))]
     flat = obj.get("apiVersion") == "resource.k8s.io/v1beta1"
     wishes = list(_wishes(devices, path, rules.device_class, flat=flat))
-    uuid = names.qualified(rules.driver_name, names.UUID)
+    apart = list(_apart(devices, names.qualified(rules.driver_name, names.UUID)))
+    problems: list[str] = list(_config_problems(devices, path, rules.driver_name))
+    warnings: list[str] = []
     for wish in wishes:
-        requests = mapping(at(wish.fields, "capacity", "requests"))
-        for name, written in requests.items():
+        # What is beyond that is unknown, and so refused already: three are known.
+        amounts = islice(mapping(at(wish.fields, "capacity", "requests")).items(), _LONGEST)
+        for name, written in amounts if len(problems) < _MOST_TOLD else ():
             problem, warning = _judge(f"{wish.path}.capacity.requests", name, written, slots)
             problems += filter(None, [problem])
             warnings += filter(None, [warning])
         if rules.separate_requests:
-            warnings += filter(None, [_count_warning(wish, constraints, uuid)])
-    warnings += _apart_warnings(wishes, constraints, uuid, path)
-    return Verdict(tuple(problems), tuple(warnings))
+            warnings += filter(None, [_count_warning(wish, apart, names.qualified(rules.driver_name, names.UUID))])
+    warnings += _apart_warnings(wishes, apart, path)
+    return Verdict(tuple(problems[:_MOST_TOLD]), tuple(warnings[:_MOST_TOLD]))
 
 
 def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iterator[str]:
@@ -106,12 +122,12 @@ def _config_problems(devices: Mapping[str, Any], path: str, driver: str) -> Iter
 
 def _wishes(devices: Mapping[str, Any], path: str, device_class: str, *, flat: bool) -> Iterator[_Wish]:
     for index, entry in enumerate(_list(devices.get("requests"))):
-        request, where, name = mapping(entry), f"{path}.requests[{index}]", str(at(entry, "name"))
+        request, where, name = mapping(entry), f"{path}.requests[{index}]", _name(at(entry, "name"))
         found = [(where, where, frozenset({name}), request)] if flat else []
         if not flat:
             found.append((where, f"{where}.exactly", frozenset({name}), mapping(request.get("exactly"))))
         for number, alternative in enumerate(map(mapping, _list(request.get("firstAvailable")))):
-            called = frozenset({name, f"{name}/{alternative.get('name')}"})
+            called = frozenset({name, f"{name}/{_name(alternative.get('name'))}"})
             found.append((where, f"{where}.firstAvailable[{number}]", called, alternative))
         yield from (_Wish(*wish) for wish in found if wish[3].get("deviceClassName") == device_class)
 
@@ -188,11 +204,11 @@ def _surely_one_slot(slots: Collection[int]) -> int:
     return min(slots, default=names.SHARES_TOTAL // names.MAX_SHARERS)
 
 
-def _count_warning(wish: _Wish, constraints: Sequence[Mapping[str, Any]], uuid: str) -> str:
+def _count_warning(wish: _Wish, apart: Iterable[_Apart], uuid: str) -> str:
     count = wish.fields.get("count")
     if isinstance(count, bool) or not isinstance(count, int) or count < 2:
         return ""
-    if not any(_covers(constraint, wish, uuid) for constraint in constraints):
+    if not any(constraint.covers(wish) for constraint in apart):
         return (
             f"{wish.path}.count: on Kubernetes 1.35 the {count} may be shares of one GPU, whose limits then add up; add the "
             f"constraint distinctAttribute: {uuid}" + (", and write separate requests" if count > 2 else "")
@@ -205,25 +221,29 @@ def _count_warning(wish: _Wish, constraints: Sequence[Mapping[str, Any]], uuid: 
     return ""
 
 
-def _apart_warnings(
-    wishes: Sequence[_Wish], constraints: Sequence[Mapping[str, Any]], uuid: str, path: str
-) -> Iterator[str]:
+def _apart_warnings(wishes: Sequence[_Wish], apart: Iterable[_Apart], path: str) -> Iterator[str]:
     """The scheduler tries equal requests in every order before it says no, on each node, and schedules nothing else meanwhile."""
-    for index, constraint in enumerate(constraints):
-        apart = len({wish.request for wish in wishes if _covers(constraint, wish, uuid)})
-        if apart >= _MANY_REQUESTS:
+    for constraint in apart:
+        kept = len({wish.request for wish in wishes if constraint.covers(wish)})
+        if kept >= _MANY_REQUESTS:
             yield (
-                f"{path}.constraints[{index}].distinctAttribute: {apart} requests are kept apart by it: while no node has room "
-                f"for all, each try holds up the scheduler for all pods of the cluster. Where the GPUs are to be alike, write "
-                f"one request with count: {apart} instead, from Kubernetes 1.36 on, whose GPUs are always different"
+                f"{path}.constraints[{constraint.number}].distinctAttribute: {kept} requests are kept apart by it: while no node "
+                f"has room for all, each try holds up the scheduler for all pods of the cluster. Where the GPUs are to be alike, "
+                f"write one request with count: {kept} instead, from Kubernetes 1.36 on, whose GPUs are always different"
             )
 
 
-def _covers(constraint: Mapping[str, Any], wish: _Wish, attribute: str) -> bool:
-    requests = _list(constraint.get("requests"))
-    return constraint.get("distinctAttribute") == attribute and (
-        not requests or any(isinstance(name, str) and name in wish.names for name in requests)
-    )
+def _apart(devices: Mapping[str, Any], uuid: str) -> Iterator[_Apart]:
+    for index, constraint in enumerate(map(mapping, _list(devices.get("constraints")))):
+        if constraint.get("distinctAttribute") == uuid:
+            requests = _list(constraint.get("requests"))
+            called = frozenset(name for name in requests if isinstance(name, str))
+            yield _Apart(index, called if requests else None)
+
+
+def _name(value: object) -> str:
+    """A request's name; empty for what is none, however long: it is compared with many."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST_NAME else ""
 
 
 def _list(value: object) -> Sequence[Any]:

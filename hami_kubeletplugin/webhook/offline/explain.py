@@ -7,7 +7,8 @@ from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
-from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, ContainerClaim, Converted
+from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim
+from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, Converted
 from hami_kubeletplugin.webhook.conversion.demand import Demand
 from hami_kubeletplugin.webhook.offline.documents import Change
 

@@ -44,6 +44,13 @@ def test_no_fields() -> None:
     assert decode(HEAD, WHERE) == GpuConfig()
 
 
+def test_more_fields_than_there_are_words_for() -> None:
+    """A config of thousands of fields is refused in one line, not in one for each of them."""
+    with pytest.raises(ConfigError) as refused:
+        decode(HEAD | {f"x{number}": 1 for number in range(10_000)}, WHERE)
+    assert str(refused.value).startswith(f"{WHERE}: has 10002 fields; known are apiVersion, kind, corePolicy, ")
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

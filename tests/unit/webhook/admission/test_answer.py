@@ -13,6 +13,7 @@ from hami_kubeletplugin.api.errors import (
     ApiError,
     ApiForbidden,
     ApiUnavailable,
+    TooSoon,
 )
 from tests.unit.webhook.admission.https import CLAIMS, gpu_pod, review
 from tests.unit.webhook.server import Both
@@ -150,6 +151,7 @@ async def test_a_wrong_claim_that_exists_can_go(both: Both) -> None:
         (ApiDenied("exceeded quota: templates"), 403, "exceeded quota: templates", 0),
         (ApiError("refused"), 500, "refused", 0),
         (AdmissionError("has other content"), 403, "has other content", 0),
+        (TooSoon("too many were made a moment ago", 2.5), 429, "too many were made a moment ago", 3),
     ],
 )
 async def test_trouble_with_the_api(both: Both, error: Exception, code: int, says: str, after: int) -> None:

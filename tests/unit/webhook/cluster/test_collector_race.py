@@ -12,6 +12,7 @@ from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.api_store import Key
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.template_api import TemplateClient
+from hami_kubeletplugin.webhook.cluster.allowance import Allowance
 from hami_kubeletplugin.webhook.cluster.collector import Collector
 from hami_kubeletplugin.webhook.cluster.templates import STAMP_EVERY, Templates
 from tests.unit.webhook.cluster.fake_cluster import START, Clock, names, template
@@ -32,7 +33,7 @@ async def test_race_with_pods(seed: int) -> None:
         TemplateClient(Access(server.url)) as two,
     ):
         race = Race(server, random.Random(seed))
-        views = [Templates(client, now=race.clock.now) for client in (one, two)]
+        views = [Templates(client, Allowance(WebhookSettings()), now=race.clock.now) for client in (one, two)]
         collectors = [Collector(client, WebhookSettings(), now=race.clock.now) for client in (one, two)]
         endless = [asyncio.create_task(view.run()) for view in views]
         endless += [asyncio.create_task(race.pods(view)) for view in views * 4]

@@ -15,9 +15,11 @@ from hami_kubeletplugin.api.errors import (
     ApiUnavailable,
 )
 from hami_kubeletplugin.api.names import LAST_USED
+from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.template_api import TemplateClient
+from hami_kubeletplugin.webhook.cluster.allowance import Allowance
 from hami_kubeletplugin.webhook.cluster.templates import Templates
 from hami_kubeletplugin.webhook.conversion.template import MANAGED_BY
 from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template
@@ -29,9 +31,14 @@ RESOURCE = "resourceclaimtemplates"
 class World:
     """A server, and one replica's view of it."""
 
-    def __init__(self, server: ApiServer, client: TemplateClient) -> None:
+    def __init__(self, server: ApiServer, client: TemplateClient, settings: WebhookSettings | None = None) -> None:
         self.server, self.client, self.clock, self.counted = server, client, Clock(), list[str]()
-        self.templates = Templates(client, now=self.clock.now, count=self.counted.append)
+        self.templates = Templates(
+            client,
+            Allowance(settings or WebhookSettings(), clock=self.clock.seconds),
+            now=self.clock.now,
+            count=self.counted.append,
+        )
 
     async def ensure(self, *numbers: int, namespace: str = "default", dry_run: bool = False) -> None:
         """Ensure the templates of these numbers."""

@@ -6,7 +6,8 @@ import pytest
 
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.conversion.convert import MOST_CONTAINERS, convert
+from hami_kubeletplugin.webhook.conversion.bounds import MOST_CONTAINERS, MOST_WITH_GPUS
+from hami_kubeletplugin.webhook.conversion.convert import convert
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
 from tests.unit.webhook.pods import GPU, MEMORY, Json, container, pod
 
@@ -47,13 +48,16 @@ def test_a_node_named_beforehand() -> None:
 
 def test_a_pod_that_would_keep_the_webhook_busy() -> None:
     """What would take seconds, in which nobody else is answered, is refused at once: the API server looks at names later."""
-    most = [container("c", SHARE) for _ in range(MOST_CONTAINERS)]
-    assert len(convert(pod(*most), Conversion(max_placements=0), list).claims) == MOST_CONTAINERS
+    most = [container("c", SHARE) for _ in range(MOST_WITH_GPUS)]
+    assert len(convert(pod(*most), Conversion(max_placements=0), list).claims) == MOST_WITH_GPUS
     assert refusal(pod(*most, container("c", SHARE))).startswith(
-        f"spec: {MOST_CONTAINERS + 1} containers ask for GPUs, "
+        f"spec: {MOST_WITH_GPUS + 1} containers ask for GPUs, "
     )
-    others = [container("c") for _ in range(MOST_CONTAINERS)]
+    others = [container("c") for _ in range(MOST_CONTAINERS - 1)]
     assert claims_of(pod(*others, container("a", SHARE))) == ["gpu-a"]
+    assert refusal(pod(*others, container("a", SHARE), initContainers=[container("b")])).startswith(
+        f"spec: {MOST_CONTAINERS + 1} containers, at most {MOST_CONTAINERS} "
+    )
 
 
 def test_paths_in_workloads() -> None:

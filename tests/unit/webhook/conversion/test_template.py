@@ -1,6 +1,5 @@
 """webhook.template: the claim of one container, named by its content."""
 
-import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.gpuconfig import decode
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.conversion import template as module
 from hami_kubeletplugin.webhook.conversion.annotations import Selection
 from hami_kubeletplugin.webhook.conversion.demand import Demand
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template, template
@@ -236,20 +234,6 @@ def test_the_object() -> None:
         "spec": {"spec": one.spec},
     }
     assert one.object("ns", {"a": "b"})["metadata"] == {"name": one.name, "namespace": "ns", "labels": {"a": "b"}}
-
-
-def test_a_claim_too_large_to_store_is_refused() -> None:
-    """Long lists, once for each of 16 requests and each of 8 sizes: said in words, instead of an error of etcd."""
-    long = tuple(f"{n:0>60}" for n in range(120))
-    chosen = Selection(uuids=long, not_uuids=long)
-    sizes = [GpuSize("x", 1000 + n) for n in range(8)]
-    old = {"kubernetes": "1.35"}
-    with pytest.raises(
-        AdmissionError, match=r"make a claim of \d+ characters, and Kubernetes takes \d+: shorten the lists"
-    ):
-        made(percent(50, gpus=16), chosen, *sizes, **old)
-    for few in (made(percent(50, gpus=2), chosen, *sizes, **old), made(percent(50, gpus=16), chosen, *sizes)):
-        assert len(json.dumps(few.spec)) < module.LARGEST
 
 
 def test_a_size_of_an_unknown_model() -> None:

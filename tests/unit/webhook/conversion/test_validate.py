@@ -173,7 +173,7 @@ def test_lists_that_no_api_server_sends() -> None:
     }
     obj = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": {"devices": devices}}
     problems, warnings = validate(obj, RULES, {1000})
-    assert (len(problems), len(warnings)) == (64, 0)
+    assert (len(problems), len(warnings)) == (32, 0)
     assert len(validate(obj, Conversion(kubernetes="1.35"), {1000}).warnings) == 32
 
 
