@@ -132,6 +132,7 @@ class AdmissionServer:
         """
         self._tls = tls
         self._listener = Listener(self._handle, self._limits.port, tls=tls, keep_alive=_KEEP_ALIVE)
+        self._metrics.watch_connections(self._listener.room)
         await self._listener.open(host, port, shared=True)
 
     def drain(self) -> None:

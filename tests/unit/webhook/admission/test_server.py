@@ -412,6 +412,9 @@ async def test_metrics(both: Both) -> None:
         'hami_webhook_reviews_total{endpoint="/mutate",result="allowed"} 1.0',
         'hami_webhook_review_seconds_count{endpoint="/mutate"} 1.0',
         'hami_webhook_templates_total{action="created"} 0.0',
+        "hami_webhook_connections 1.0",
+        'hami_webhook_connections_ended_total{why="room"} 0.0',
+        'hami_webhook_connections_ended_total{why="time"} 0.0',
     ):
         assert line in text.splitlines()
     assert "hami_webhook_build_info{version=" in text
