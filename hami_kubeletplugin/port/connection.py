@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
 
     def reading(self, tell: Callable[[], None]) -> None:
         """A header is there. The handler reads the body, has a time-out for that, and is told if there is no room for it."""
+        self._room.wait_for(self)  # that of a request which was sent ahead came while we worked
         self._within(None)
         self._tell_handler = tell
 

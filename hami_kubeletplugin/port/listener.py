@@ -96,14 +96,19 @@ class Listener:
             opened.setblocking(False)
             loop.add_reader(opened, self._take_some, opened)
 
-    async def close(self) -> None:
-        """Take no more connections. Those that were made already go on, and those in the queue are taken."""
+    async def close(self, within: float = 0) -> None:
+        """Take no more connections. Those that were made already go on, and those in the queue are taken.
+
+        Args:
+            within: Seconds for those that are about to be made.
+        """
         left, self._sockets = self._sockets, []
         for opened in left:
             asyncio.get_running_loop().remove_reader(opened)
             self._take_some(opened, _QUEUE)
             opened.close()
-        await asyncio.gather(*self._greetings, return_exceptions=True)
+        if self._greetings:
+            await asyncio.wait(self._greetings, timeout=within)
 
     async def cut(self, within: float = 1.0) -> None:
         """End all connections that there still are.
@@ -111,6 +116,8 @@ class Listener:
         Args:
             within: Seconds for answers that are being sent.
         """
+        for greeting in self._greetings:
+            greeting.cancel()
         await self._http.shutdown(timeout=within)
 
     def _take_some(self, opened: socket.socket, most: int = _AT_ONCE) -> None:
@@ -138,7 +145,10 @@ class Listener:
 
     async def _greet(self, client: socket.socket, connection: Connection) -> None:
         # What asyncio makes for TLS costs a millisecond and 60 KiB. Who never says a word shall not cost that.
-        await _readable(client)
+        try:
+            await _readable(client)
+        except asyncio.CancelledError:  # by `cut`
+            connection.leave()
         if connection.is_left:
             client.close()
             return

@@ -149,7 +149,7 @@ class AdmissionServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 if self._listener is not None:
-                    await self._listener.close()
+                    await self._listener.close(self._limits.port.header)
                 # Who was let in last has had no time to ask.
                 await asyncio.sleep(self._limits.parting)
                 # Not `Server.pre_shutdown`: it would no longer read the bodies of requests that have come in part.

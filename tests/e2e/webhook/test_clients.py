@@ -50,7 +50,7 @@ def admission(cluster: Cluster) -> Iterator[Path]:
 
 def test_only_the_api_server_may_ask(cluster: Cluster, closed: Webhook, pki: Path, admission: Path) -> None:
     """Without its certificate the pod is refused, and who creates it reads why; with it the pod is converted."""
-    with pytest.raises(KubectlFailed, match=r'failed calling webhook "pods\.hami\.io".*'):
+    with pytest.raises(KubectlFailed, match=r'failed calling webhook "pods\.hami\.io".*reviews are for clients with'):
         dry_run(cluster, gpu_pod("stranger", wanting(gpu=1)))
     assert closed.metric("hami_webhook_reviews_total", result="stranger") > 0
     assert closed.get("/healthz") == "ok\n"

@@ -167,6 +167,17 @@ async def test_no_file_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None
     assert said == ["no connection can be taken"] * 2
 
 
+async def test_an_end_that_waits_for_nobody() -> None:
+    """A silent client doesn't hold up the end, unless it is given time."""
+    async with listening() as (opened, connect):
+        reader, _ = await connect()
+        await until(lambda: len(opened.room) == 1)
+        async with asyncio.timeout(20):
+            await opened.close()
+            await opened.cut()
+        assert await ends(reader)
+
+
 async def test_long_headers() -> None:
     """Lines, fields, and their number are bounded: what is longer is 400 and the end of the connection."""
     for long in (
