@@ -120,6 +120,8 @@ start() { # PART
     apiserver)
       [ -z "$runtime_config" ] || flags+=(--runtime-config="$runtime_config")
       [ -z "$audit" ] || flags+=(--audit-policy-file=audit.yaml --audit-log-path=log/audit.log)
+      # How it shows itself to webhooks, for example; a test may write it, and restart the API server.
+      [ ! -f admission.yaml ] || flags+=(--admission-control-config-file=admission.yaml)
       launch apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
         --tls-cert-file=pki/apiserver.crt --tls-private-key-file=pki/apiserver.key --client-ca-file=pki/ca.crt \
         --service-account-key-file=pki/sa.pub --service-account-signing-key-file=pki/sa.key \

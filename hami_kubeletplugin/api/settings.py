@@ -181,6 +181,8 @@ class Settings(Sharing, Discovery, Identity):
 
 
 def _explain(detail: Any) -> str:
+    if not detail["loc"]:  # of several options together; it names them
+        return str(detail["msg"]).removeprefix("Value error, ")
     option = "--" + str(detail["loc"][-1]).replace("_", "-")
     if detail["type"] == "missing" or (option == "--node-name" and not detail["input"]):
         return f"{option} is missing (in a DaemonSet, set {names.NODE_NAME} to spec.nodeName through the downward API)"

@@ -176,6 +176,16 @@ class WebhookSettings(Conversion, Certificates):
 
     listen: str = Field("0.0.0.0", description="Address to listen on.")
     port: int = Field(9443, ge=0, le=65535, description="Port to listen on; 0: any free one.")
+    client_ca: Path | None = Field(
+        None,
+        description="PEM file of the CA of the API server's client certificate, read again when it changes: only who has a "
+        "certificate of it may ask for reviews; health and metrics stay open. Default: who reaches the port may ask.",
+    )
+    client_name: str = Field(
+        "",
+        max_length=64,
+        description="With --client-ca: the common name that the client's certificate must have. Default: any.",
+    )
     kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
     drain_delay: float = Field(
         5.0,
@@ -210,3 +220,9 @@ class WebhookSettings(Conversion, Certificates):
     )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
+
+    @model_validator(mode="after")
+    def _name_of_a_certificate(self) -> Self:
+        if self.client_name and self.client_ca is None:
+            raise ValueError("--client-name needs --client-ca: nobody is asked for a certificate without it")
+        return self

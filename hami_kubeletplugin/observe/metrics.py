@@ -3,7 +3,6 @@
 Imported only where `--metrics-address` is given: prometheus_client and aiohttp's server cost memory on every node.
 """
 
-import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -18,11 +17,14 @@ from prometheus_client.registry import Collector
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError
+from hami_kubeletplugin.port import connection
+from hami_kubeletplugin.port.listener import Listener
+from hami_kubeletplugin.port.room import Bounds
 
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_CONNECTIONS: Final = 16
-_SECONDS: Final = 20.0
-"""So many connections, for so long, each for one request: whoever in the cluster can reach the port can't exhaust the daemon."""
+_BOUNDS: Final = Bounds(connections=64, received=256 * 1024)
+"""Each connection is for one request. Whoever in the cluster can reach the port can neither exhaust the daemon nor keep
+Prometheus away: see `port.room`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +116,17 @@ async def served(address: str, facts: Callable[[], Facts]) -> AsyncIterator[int]
         else:
             response = web.Response(body=generate_latest(registry), headers={"Content-Type": _CONTENT_TYPE})
         response.force_close()
+        await connection.of(request).send(request, response)
         return response
 
-    http = web.Server(answer, access_log=None)
-    loop = asyncio.get_running_loop()
-
-    def connection() -> asyncio.Protocol:
-        if len(http.connections) >= _CONNECTIONS:
-            return _Refused()
-        made = http()
-        loop.call_later(_SECONDS, made.force_close)
-        return made
-
+    listener = Listener(answer, _BOUNDS)
     host, _, port = address.rpartition(":")
     try:
-        server = await loop.create_server(connection, host.strip("[]") or None, int(port))
+        await listener.open(host.strip("[]"), int(port))
     except (OSError, OverflowError) as error:
         raise SettingsError(f"--metrics-address {address} can't be listened on: {error}; choose another") from error
     try:
-        yield int(server.sockets[0].getsockname()[1])
+        yield listener.port
     finally:
-        server.close()
-        await http.shutdown(timeout=1.0)
-
-
-class _Refused(asyncio.Protocol):
-    """One connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+        await listener.close()
+        await listener.cut()

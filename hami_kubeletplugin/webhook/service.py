@@ -10,6 +10,7 @@ API server ──reviews──> server ──> admission ──> convert
 import asyncio
 import gc
 import signal
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +24,9 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.webhook.admission.answer import Admission
 from hami_kubeletplugin.webhook.admission.metrics import Metrics
 from hami_kubeletplugin.webhook.admission.server import AdmissionServer
-from hami_kubeletplugin.webhook.certificate.source import certificates_for
+from hami_kubeletplugin.webhook.certificate.clients import Clients
+from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair
+from hami_kubeletplugin.webhook.certificate.source import CertificateSource, certificates_for
 from hami_kubeletplugin.webhook.cluster.allowance import Allowance
 from hami_kubeletplugin.webhook.cluster.collector import Collector
 from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
@@ -50,7 +53,7 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
 
     Raises:
         SettingsError: Something that was given can't be used.
-        CertificateError: There is no certificate to serve with, and waiting would bring none.
+        CertificateError: There is no certificate to serve with, and waiting would bring none; or the CA of clients can't be read.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -67,6 +70,7 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
         sizes = PublishedSizes(api, settings.driver_name)
         collector = Collector(api, settings, count=metrics.template)
         certificates = certificates_for(settings, trust)
+        clients = _clients(settings, certificates)
         metrics.watch_sizes(lambda: len(sizes.known()))
         metrics.watch_certificate(lambda: certificates.expires_at)
         admission = Admission(settings, settings.configuration, templates, sizes)
@@ -84,17 +88,22 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
             return [what for what, is_there in known.items() if not is_there]
 
         server = AdmissionServer(
-            {"/mutate": admission.mutate, "/validate": admission.validate}, missing=missing, metrics=metrics
+            {"/mutate": admission.mutate, "/validate": admission.validate},
+            missing=missing,
+            metrics=metrics,
+            refusal=(lambda _: None) if clients is None else clients.refusal,
         )
         log.info("starting", version=__version__, driver=settings.driver_name)
         try:
             async with asyncio.TaskGroup() as tasks:
-                parts: list[_Part] = [templates, sizes, collector, *([version] if version else [])]
+                optional: list[_Part | None] = [version, clients]
+                parts: list[_Part] = [templates, sizes, collector, *(part for part in optional if part)]
                 running = [tasks.create_task(part.run(), name=type(part).__name__) for part in parts]
                 tls = await _unless(stop, certificates.start())
                 if tls is not None:
                     running.append(tasks.create_task(certificates.run(), name="Certificates"))
-                    await _listen(server, settings, tls)
+                    context = tls
+                    await _listen(server, settings, (lambda: context) if clients is None else clients.context)
                     started(server.port)
                     await _serve(server, stop, settings.drain_delay)
                 for task in running:
@@ -131,7 +140,17 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | No
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _listen(server: AdmissionServer, settings: WebhookSettings, tls: Any) -> None:
+def _clients(settings: WebhookSettings, certificates: CertificateSource) -> Clients | None:
+    def serving() -> KeyPair:
+        pair = certificates.serving
+        if pair is None:
+            raise RuntimeError("nothing is served yet")
+        return pair
+
+    return None if settings.client_ca is None else Clients(settings.client_ca, settings.client_name, serving)
+
+
+async def _listen(server: AdmissionServer, settings: WebhookSettings, tls: Callable[[], ssl.SSLContext]) -> None:
     try:
         await server.start(settings.listen, settings.port, tls)
     except OSError as error:

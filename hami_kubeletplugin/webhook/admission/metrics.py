@@ -1,18 +1,36 @@
 """What Prometheus gets to see of the webhook. A registry of its own: nothing of it is global."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from hami_kubeletplugin import __version__
+from hami_kubeletplugin.port.room import Room
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.5, 5.0, 10.0)
 """Seconds. Most reviews need 1 ms; those that write a template as long as the API server needs."""
 _PREFIX: Final = "hami_webhook"
+
+
+class _Ended(Collector):
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        ended = CounterMetricFamily(
+            f"{_PREFIX}_connections_ended",
+            "Connections that we ended: no room, or their client took too much time.",
+            labels=["why"],
+        )
+        for why, count in self._room.ended.items():
+            ended.add_metric([why], count)
+        yield ended
 
 
 class Metrics:
@@ -71,6 +89,12 @@ class Metrics:
             return math.nan if end is None else (end - datetime.now(end.tzinfo)).total_seconds()
 
         expiry.set_function(left)
+
+    def watch_connections(self, room: Room) -> None:
+        """Show how many connections there are, and how many we ended."""
+        gauge = Gauge(f"{_PREFIX}_connections", "Connections that are open.", registry=self._registry)
+        gauge.set_function(lambda: float(len(room)))
+        self._registry.register(_Ended(room))
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

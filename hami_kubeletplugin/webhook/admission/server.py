@@ -1,7 +1,7 @@
 """The admission server: HTTPS for the API server, which is the only client it has beside the kubelet and Prometheus.
 
     server = AdmissionServer({"/mutate": admission.mutate, ...}, missing=..., metrics=...)
-    await server.start("0.0.0.0", 9443, tls)
+    await server.start("0.0.0.0", 9443, lambda: tls)
     server.drain()                            # /readyz says 503, connections are closed after their next answer
     await server.stop()                       # what was asked is answered, then nothing listens any more
 
@@ -15,19 +15,22 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from hami_kubeletplugin.api.errors import ReviewError
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.port import connection
+from hami_kubeletplugin.port.connection import Connection
+from hami_kubeletplugin.port.listener import Listener
+from hami_kubeletplugin.port.room import Bounds
 from hami_kubeletplugin.webhook.admission.answer import Judge
 from hami_kubeletplugin.webhook.admission.metrics import CONTENT_TYPE, Metrics
 from hami_kubeletplugin.webhook.admission.review import decode, encode
-from hami_kubeletplugin.webhook.admission.tls_port import Listener
 
 log = get_logger()
 
@@ -42,16 +45,20 @@ _DURATION: Final = re.compile(r"(?:(\d{1,3})m)?(\d{1,3}(?:\.\d{1,9})?)s")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is taken at a time.
+    """How much is taken at a time. What is not whole yet, from whomever, never counts against a review that is.
 
     Attributes:
         body: Bytes of one request. The API server takes objects of up to 3 MiB and sends two of them, the new and the old
             one, as JSON with `<` and `&` escaped to six bytes: 8 MiB have room for all that etcd would keep, 1.5 MiB each.
-        bodies: Bytes of all requests at a time. Memory: decoded, a body takes several times its size.
-        reviews: At a time. An API server has at most 200 writes in flight (--max-mutating-requests-inflight); more than that
-            at once, from several, could hardly be answered in their time-outs, and come back to the replica beside us.
+        bodies: Bytes of all reviews that are being answered. Memory: decoded, a body takes several times its size.
+        reviews: That are being answered. An API server has at most 200 writes in flight (--max-mutating-requests-inflight);
+            more than that at once, from several, could hardly be answered in their time-outs, and come back to the replica
+            beside us.
         reading: Seconds until a body is there. The API server has it in memory and sends it at once.
         parting: Seconds from the last connection that is taken until connections that ask nothing are closed.
+        port: Connections: one for each review, as HTTP/1.1 has it, and as many for those that come meanwhile or rest; each API
+            server keeps up to 25 (client-go). 60 MiB at the worst, 100 KiB each. Bytes: what has come of bodies that aren't
+            whole.
     """
 
     body: int = 8 * 1024 * 1024
@@ -59,6 +66,7 @@ class Limits:
     reviews: int = 256
     reading: float = 5.0
     parting: float = 0.5
+    port: Bounds = field(default_factory=lambda: Bounds(connections=512, received=32 * 1024 * 1024))
 
 
 class _Refused(Exception):
@@ -76,6 +84,8 @@ class AdmissionServer:
         judges: Who answers the reviews that come to a path.
         missing: What it is that we still wait for before we are ready; empty: nothing.
         metrics: Counts what is answered.
+        refusal: Why a client with this certificate (`getpeercert()`; None: it has none) may not ask for reviews; None: it
+            may.
         limits: How much is taken at a time.
     """
 
@@ -85,15 +95,16 @@ class AdmissionServer:
         *,
         missing: Callable[[], Sequence[str]],
         metrics: Metrics,
+        refusal: Callable[[Mapping[str, Any] | None], str | None] = lambda _: None,
         limits: Limits | None = None,
     ) -> None:
-        self._judges, self._missing, self._metrics = judges, missing, metrics
+        self._judges, self._missing, self._metrics, self._refusal = judges, missing, metrics, refusal
         self._limits = limits or Limits()
-        self._reviews = self._bytes = 0
+        self._asked = self._reviews = self._bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
-        self._http: web.Server | None = None
+        self._tls: Callable[[], ssl.SSLContext] | None = None
         self._listener: Listener | None = None
         self._pages: Mapping[str, Callable[[], web.Response]] = {
             "/healthz": lambda: _text(HTTPStatus.OK, "ok"),
@@ -108,21 +119,21 @@ class AdmissionServer:
             raise RuntimeError("the server is not started")
         return self._listener.port
 
-    async def start(self, host: str, port: int, tls: ssl.SSLContext) -> None:
+    async def start(self, host: str, port: int, tls: Callable[[], ssl.SSLContext]) -> None:
         """Listen.
+
+        Args:
+            host: An address.
+            port: 0: any free one.
+            tls: The context of new connections.
 
         Raises:
             OSError: The address can't be used.
         """
-        self._http = web.Server(
-            self._handle,
-            keepalive_timeout=_KEEP_ALIVE,
-            lingering_time=self._limits.reading,
-            auto_decompress=False,
-            access_log=None,
-        )
-        self._listener = Listener(self._http, tls)
-        await self._listener.open(host, port)
+        self._tls = tls
+        self._listener = Listener(self._handle, self._limits.port, tls=tls, keep_alive=_KEEP_ALIVE)
+        self._metrics.watch_connections(self._listener.room)
+        await self._listener.open(host, port, shared=True)
 
     def drain(self) -> None:
         """Not ready any more, and each connection ends with its next answer; all is still answered."""
@@ -138,20 +149,36 @@ class AdmissionServer:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 if self._listener is not None:
-                    await self._listener.close()
+                    await self._listener.close(self._limits.port.header)
                 # Who was let in last has had no time to ask.
                 await asyncio.sleep(self._limits.parting)
                 # Not `Server.pre_shutdown`: it would no longer read the bodies of requests that have come in part.
                 await self._idle.wait()
-        if self._http is not None:
-            await self._http.shutdown(timeout=1.0)
+        if self._listener is not None:
+            await self._listener.cut()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        asked_over = connection.of(request)
         judge = self._judges.get(request.path)
-        response = self._page(request) if judge is None else await self._counted(request, judge)
-        if self._draining:
-            response.force_close()
+        self._asked += 1
+        self._idle.clear()
+        try:
+            response = self._page(request) if judge is None else await self._counted(request, judge, asked_over)
+            if not self._stays(request, response):
+                response.force_close()
+            await asked_over.send(request, response)
+        finally:
+            self._asked -= 1
+            if not self._asked:
+                self._idle.set()
         return response
+
+    def _stays(self, request: web.BaseRequest, response: web.Response) -> bool:
+        """Whether the connection is kept for another request: only that of who was answered a review."""
+        if self._draining or response.status != HTTPStatus.OK or request.path not in self._judges:
+            return False
+        # With another CA of clients there is another context: who was taken by the one before shows his certificate again.
+        return self._tls is None or request.get_extra_info("sslcontext") is self._tls()
 
     def _page(self, request: web.BaseRequest) -> web.Response:
         page = self._pages.get(request.path)
@@ -169,11 +196,11 @@ class AdmissionServer:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"waiting for {', '.join(missing)}")
         return _text(HTTPStatus.OK, "ok")
 
-    async def _counted(self, request: web.BaseRequest, judge: Judge) -> web.Response:
+    async def _counted(self, request: web.BaseRequest, judge: Judge, asked_over: Connection) -> web.Response:
         started = time.perf_counter()
         result = "error"
         try:
-            result, response = await self._reviewed(request, judge)
+            result, response = await self._reviewed(request, judge, asked_over)
         except _Refused as refused:
             result, response = refused.result, _text(refused.status, refused.text, **refused.headers)
         except RecursionError:
@@ -187,17 +214,21 @@ class AdmissionServer:
             self._metrics.review(request.path, result, time.perf_counter() - started)
         return response
 
-    async def _reviewed(self, request: web.BaseRequest, judge: Judge) -> tuple[str, web.Response]:
+    async def _reviewed(
+        self, request: web.BaseRequest, judge: Judge, asked_over: Connection
+    ) -> tuple[str, web.Response]:
         deadline = asyncio.get_running_loop().time() + _time_for(request.query.get("timeout", ""))
-        length = self._announced(request)
-        if self._reviews >= self._limits.reviews or self._bytes + length > self._limits.bodies:
-            # With Retry-After the API server's client tries again by itself, for as long as its time-out lets it.
-            headers = {"Retry-After": "1"}
-            raise _Refused(HTTPStatus.TOO_MANY_REQUESTS, "busy", "too many reviews at a time", **headers)
+        refusal = self._refusal(request.get_extra_info("peercert"))
+        if refusal is not None:
+            raise _Refused(HTTPStatus.FORBIDDEN, "stranger", refusal)
+        self._check_header(request)
+        self._check_room(0)  # before the body is read for nothing
+        body = await self._read(request, asked_over)
+        length = len(body)
+        self._check_room(length)
         self._reviews, self._bytes = self._reviews + 1, self._bytes + length
-        self._idle.clear()
+        asked_over.working()
         try:
-            body = await self._read(request, length)
             try:
                 review = decode(body)
             except ReviewError as error:
@@ -207,31 +238,34 @@ class AdmissionServer:
             return answer.result, _json(encode(review.uid, answer))
         finally:
             self._reviews, self._bytes = self._reviews - 1, self._bytes - length
-            if not self._reviews:
-                self._idle.set()
 
-    def _announced(self, request: web.BaseRequest) -> int:
-        """The most bytes that the body will have."""
+    def _check_header(self, request: web.BaseRequest) -> None:
         if request.method != "POST":
             raise _Refused(HTTPStatus.METHOD_NOT_ALLOWED, "malformed", "POST an AdmissionReview", Allow="POST")
         if request.content_type != "application/json" or "Content-Encoding" in request.headers:
             raise _Refused(
                 HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "malformed", "Content-Type must be application/json, uncompressed"
             )
-        length = self._limits.body if request.content_length is None else request.content_length
-        if length > self._limits.body:
+        if (request.content_length or 0) > self._limits.body:
             raise self._too_large()
-        return length
 
-    async def _read(self, request: web.BaseRequest, most: int) -> bytes:
-        body = bytearray()
+    def _check_room(self, length: int) -> None:
+        """Only what is being answered counts: what others announced, or sent in part, they may never end."""
+        if self._reviews >= self._limits.reviews or self._bytes + length > self._limits.bodies:
+            raise _busy()
+
+    async def _read(self, request: web.BaseRequest, asked_over: Connection) -> bytes:
+        loop, body = asyncio.get_running_loop(), bytearray()
         try:
-            async with asyncio.timeout(self._limits.reading):
+            async with asyncio.timeout(self._limits.reading) as time:
+                asked_over.reading(lambda: time.reschedule(loop.time()))
                 async for chunk in request.content.iter_any():
                     body += chunk
-                    if len(body) > most:
+                    if len(body) > self._limits.body:
                         raise self._too_large()
         except TimeoutError:
+            if asked_over.refused:
+                raise _busy() from None
             raise _Refused(
                 HTTPStatus.REQUEST_TIMEOUT, "malformed", f"no whole body in {self._limits.reading:g} s"
             ) from None
@@ -242,6 +276,11 @@ class AdmissionServer:
     def _too_large(self) -> _Refused:
         text = f"more than the {self._limits.body} bytes that are taken"
         return _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "malformed", text)
+
+
+def _busy() -> _Refused:
+    # With Retry-After the API server's client tries again by itself, for as long as its time-out lets it.
+    return _Refused(HTTPStatus.TOO_MANY_REQUESTS, "busy", "too many reviews at a time", **{"Retry-After": "1"})
 
 
 def _time_for(asked: str) -> float:

@@ -39,6 +39,11 @@ class CertificateFiles:
         self._log = get_logger()
 
     @property
+    def serving(self) -> KeyPair | None:
+        """The pair that new connections get."""
+        return self._serving
+
+    @property
     def expires_at(self) -> datetime | None:
         """When the certificate that is served ends."""
         return self._serving.certificate.not_after if self._serving is not None else None

@@ -7,11 +7,16 @@ from typing import Protocol
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.kube.certificate_api import CertificateClient
 from hami_kubeletplugin.webhook.certificate.files import CertificateFiles
+from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair
 from hami_kubeletplugin.webhook.certificate.rotation import Rotation
 
 
 class CertificateSource(Protocol):
     """A certificate that is kept fresh."""
+
+    @property
+    def serving(self) -> KeyPair | None:
+        """The pair that new connections get; None before `start`."""
 
     @property
     def expires_at(self) -> datetime | None:

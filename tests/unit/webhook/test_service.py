@@ -239,6 +239,12 @@ async def test_the_signal_comes_before_there_is_a_certificate(process: Process, 
     ("options", "names"),
     [
         (("--tls-cert-file", "/nowhere/tls.crt"), "/nowhere/tls.crt"),
+        (
+            ("--client-ca", "/nowhere/ca.crt"),
+            "--client-ca /nowhere/ca.crt: can't be read: No such file or directory; name a PEM file",
+        ),
+        (("--client-name", "kube-apiserver"), "--client-name needs --client-ca"),
+        (("--resource-count-name", "nvidia.com/gpumem"), "two resources have the same name"),
         (("--listen", "192.0.2.1"), "--listen 192.0.2.1"),
         (("--kubeconfig", "/nowhere/config"), "/nowhere/config"),
         (("--default-cores", "101"), "--default-cores"),

@@ -5,7 +5,7 @@ import io
 import ipaddress
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -14,7 +14,7 @@ import aiohttp
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template
@@ -33,7 +33,7 @@ class CertificateFiles(NamedTuple):
 def certificate(folder: Path) -> CertificateFiles:
     """Make one."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    name = _common_name("test")
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
@@ -46,7 +46,54 @@ def certificate(folder: Path) -> CertificateFiles:
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    files = CertificateFiles(folder / "tls.crt", folder / "tls.key")
+    return _written(CertificateFiles(folder / "tls.crt", folder / "tls.key"), made, key)
+
+
+class Authority:
+    """A CA that signs certificates of clients.
+
+    Args:
+        name: Its common name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _common_name(name)
+        self._made = 0
+        usage = x509.BasicConstraints(ca=True, path_length=None)
+        self.pem = self._signed(self._name, self._key, usage).public_bytes(serialization.Encoding.PEM).decode()
+
+    def client(self, folder: Path, name: str, *, server: bool = False) -> CertificateFiles:
+        """A certificate with this common name; `server`: that is for servers only."""
+        self._made += 1
+        key = ec.generate_private_key(ec.SECP256R1())
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        made = self._signed(_common_name(name), key, x509.ExtendedKeyUsage([purpose]))
+        stem = f"client-{id(self)}-{self._made}"
+        return _written(CertificateFiles(folder / f"{stem}.crt", folder / f"{stem}.key"), made, key)
+
+    def _signed(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType
+    ) -> x509.Certificate:
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(extension, critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _written(files: CertificateFiles, made: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertificateFiles:
     files.cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     files.key.write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -54,11 +101,11 @@ def certificate(folder: Path) -> CertificateFiles:
     return files
 
 
-def server_tls(files: CertificateFiles) -> ssl.SSLContext:
-    """A server's context with that certificate."""
+def serve_with(files: CertificateFiles) -> Callable[[], ssl.SSLContext]:
+    """A server's context with that certificate, the same for all connections."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.cert, files.key)
-    return context
+    return lambda: context
 
 
 def pod(**limits: object) -> dict[str, Any]:
@@ -139,10 +186,18 @@ class Reply(NamedTuple):
 
 
 class ApiServerSide:
-    """A client like the API server's: HTTP/1.1 over TLS that trusts one certificate."""
+    """A client like the API server's: HTTP/1.1 over TLS that trusts one certificate.
 
-    def __init__(self, port: int, files: CertificateFiles) -> None:
+    Args:
+        port: Of 127.0.0.1.
+        files: The server's certificate.
+        own: The client's.
+    """
+
+    def __init__(self, port: int, files: CertificateFiles, own: CertificateFiles | None = None) -> None:
         self.port, self.tls = port, ssl.create_default_context(cafile=str(files.cert))
+        if own is not None:
+            self.tls.load_cert_chain(own.cert, own.key)
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self.tls, limit=0))
 
     async def __aenter__(self) -> Self:

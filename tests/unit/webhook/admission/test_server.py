@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hami_kubeletplugin.port.room import Bounds
 from hami_kubeletplugin.webhook.admission.metrics import Metrics
 from hami_kubeletplugin.webhook.admission.server import Limits
 from tests.unit.webhook.admission.https import (
@@ -22,7 +23,7 @@ from tests.unit.webhook.admission.https import (
     gpu_pod,
     pod,
     review,
-    server_tls,
+    serve_with,
 )
 from tests.unit.webhook.server import Both, Webhook, serving
 from tests.waiting import until
@@ -172,7 +173,7 @@ async def test_large_bodies(files: CertificateFiles) -> None:
         writer.write(head + b"%x\r\n" % (len(body) + 1) + body + b" \r\n0\r\n\r\n")
         assert b" 413 " in await reader.readline()
         writer.close()
-        await until(lambda: webhook.server._bytes == 0)
+        await until(lambda: webhook.room._received == 0)
 
 
 async def test_what_an_api_server_may_send_fits(both: Both) -> None:
@@ -191,7 +192,7 @@ async def test_a_slow_body(files: CertificateFiles) -> None:
         )
         assert b" 408 " in await reader.readline()
         writer.close()
-        await until(lambda: webhook.server._reviews == 0)
+        await until(lambda: webhook.server._asked == 0)
         assert webhook.counted("malformed") == 1
 
 
@@ -201,9 +202,9 @@ async def test_who_goes_away(both: Both) -> None:
     _, writer = await api_server.raw()
     writer.write(b"POST /mutate HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{")
     await writer.drain()
-    await until(lambda: webhook.server._reviews == 1)
+    await until(lambda: webhook.server._asked == 1)
     writer.transport.abort()
-    await until(lambda: webhook.server._reviews == 0)
+    await until(lambda: webhook.server._asked == 0)
     assert webhook.counted("error") == 0
 
 
@@ -224,6 +225,65 @@ async def test_too_many_at_a_time(files: CertificateFiles, limits: Limits, fitti
         assert all([(await task).response["allowed"] for task in waiting])
         assert (await api_server.ask("/mutate", body)).response["allowed"]
         assert webhook.counted("busy") == 1
+
+
+def announcing(length: int, body: bytes) -> bytes:
+    """A request whose body is not whole."""
+    head = b"POST /mutate HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % length + body
+
+
+async def test_what_is_announced_costs_nothing(both: Both) -> None:
+    """Connections that announce the largest bodies, and send a byte, turn no review away, however many they are."""
+    webhook, api_server = both
+    connections = [await api_server.raw() for _ in range(8)]
+    for _, writer in connections:
+        writer.write(announcing(8 * 1024 * 1024, b"{"))
+    await until(lambda: webhook.server._asked == 8)
+    for _ in range(10):
+        assert (await api_server.ask("/mutate", review(pod()))).response["allowed"]
+    assert webhook.counted("busy") == 0
+    for _, writer in connections:
+        writer.transport.abort()
+
+
+async def test_reviews_that_are_not_whole_do_not_count(files: CertificateFiles) -> None:
+    """Only what is being answered does: as many as there may be can wait for their bodies, and one more is answered."""
+    async with serving(files, Limits(reviews=1)) as (webhook, api_server):
+        _, writer = await api_server.raw()
+        writer.write(announcing(100, b"{"))
+        await until(lambda: webhook.server._asked == 1)
+        assert (await api_server.ask("/mutate", review(pod()))).response["allowed"]
+        writer.transport.abort()
+
+
+async def test_bytes_of_bodies_that_do_not_end(files: CertificateFiles) -> None:
+    """When there is no room for them the largest is told to come again, as one that is real does; small ones are answered."""
+    async with serving(files, Limits(port=Bounds(connections=16, received=100_000))) as (_, api_server):
+        kept = []
+        for size in (40_000, 50_000):
+            reader, writer = await api_server.raw()
+            writer.write(announcing(1_000_000, b" " * size))
+            kept.append((reader, writer))
+        for _ in range(10):
+            body = json.dumps(review(pod())).encode().ljust(20_000)
+            assert (await api_server.ask("/mutate", body)).response["allowed"]
+        assert b" 429 " in await kept[1][0].readline()
+        headers = await kept[1][0].readuntil(b"\r\n\r\n")
+        assert b"Retry-After: 1\r\n" in headers
+        assert b"Connection: close\r\n" in headers
+        assert not kept[0][0].at_eof()
+        for _, writer in kept:
+            writer.transport.abort()
+
+
+async def test_pages_end_their_connection(both: Both) -> None:
+    """Health and metrics are answered once: nobody has a hundred of them made by one write."""
+    _, api_server = both
+    reader, writer = await api_server.raw()
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: w\r\n\r\n" * 100)
+    assert (await reader.read()).count(b"HTTP/1.1 200 OK") == 1
+    writer.close()
 
 
 async def test_readiness(both: Both) -> None:
@@ -253,7 +313,7 @@ async def test_draining(both: Both) -> None:
         body
     )
     writer.write(head + body[:20])
-    await until(lambda: webhook.server._reviews == 2)
+    await until(lambda: webhook.server._asked == 2)
 
     webhook.server.drain()
     assert (await api_server.ask("/readyz", method="GET")).status == 503
@@ -287,7 +347,7 @@ async def test_who_comes_in_the_last_moment(files: CertificateFiles, monkeypatch
 
     monkeypatch.setattr(asyncio, "sleep", held)
     webhook = Webhook(Limits(parting=12.34))
-    await webhook.server.start("127.0.0.1", 0, server_tls(files))
+    await webhook.server.start("127.0.0.1", 0, serve_with(files))
     async with ApiServerSide(webhook.server.port, files) as api_server:
         silent = await api_server.raw()
         late = socket.create_connection(("127.0.0.1", api_server.port))  # while the loop stands still
@@ -321,7 +381,7 @@ async def test_two_processes_share_a_port(files: CertificateFiles) -> None:
     """A successor listens on the same port before its predecessor stops."""
     async with serving(files) as (webhook, api_server):
         successor = Webhook()
-        await successor.server.start("127.0.0.1", webhook.server.port, server_tls(files))
+        await successor.server.start("127.0.0.1", webhook.server.port, serve_with(files))
         await webhook.server.stop()
         assert (await api_server.ask("/mutate", review(pod()))).response["allowed"]
         await successor.server.stop()
@@ -352,6 +412,9 @@ async def test_metrics(both: Both) -> None:
         'hami_webhook_reviews_total{endpoint="/mutate",result="allowed"} 1.0',
         'hami_webhook_review_seconds_count{endpoint="/mutate"} 1.0',
         'hami_webhook_templates_total{action="created"} 0.0',
+        "hami_webhook_connections 1.0",
+        'hami_webhook_connections_ended_total{why="room"} 0.0',
+        'hami_webhook_connections_ended_total{why="time"} 0.0',
     ):
         assert line in text.splitlines()
     assert "hami_webhook_build_info{version=" in text
