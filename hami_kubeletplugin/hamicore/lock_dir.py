@@ -15,7 +15,7 @@ from typing import Final
 
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import mounts
-from hami_kubeletplugin.hamicore.directories import OPEN, directory, empty, restore
+from hami_kubeletplugin.hamicore.directories import OPEN, directory, empty, remove_attributes, restore
 
 _LOCK: Final = "lock"
 _MODE: Final = 0o1777
@@ -53,7 +53,7 @@ def make(path: Path, *, in_memory: bool) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Root's own again, with its mode, and with nothing in it but a lock that somebody may hold.
+    """Root's own again, with its mode and no attributes, and with nothing in it but a lock that somebody may hold.
 
     Raises:
         OSError: It isn't there, it is no directory, or something in it resists.
@@ -65,6 +65,7 @@ def tidy(path: Path) -> None:
 def _put_in_order(path: Path) -> None:
     handle = os.open(path, OPEN)
     try:
+        remove_attributes(handle)  # first: with a list, the mode's bits of the group mean something else
         restore(handle, _MODE)
         with os.scandir(handle) as entries:
             for entry in itertools.islice(entries, _MOST):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import lock_dir, mounts
 from hami_kubeletplugin.hamicore.versions import Release
+from tests.unit.hamicore.hook import ATTRIBUTES
 from tests.unit.hamicore.mounted import can_mount, fill, mounted
 
 
@@ -88,6 +89,18 @@ def test_claims_that_come_together_get_one(tmp_path: Path, monkeypatch: pytest.M
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: lock_dir.make(tmp_path / "lock", in_memory=True), range(8)))
     assert made == [tmp_path / "lock"]
+
+
+@pytest.mark.parametrize("name", ["system.posix_acl_access", "system.posix_acl_default", "user.note"])
+def test_attributes_of_a_container_go(tmp_path: Path, name: str) -> None:
+    """An access control list would keep one user out, whose containers would wait for ever, though the mode lets everybody in."""
+    path = tmp_path / "lock"
+    lock_dir.make(path, in_memory=False)
+    os.setxattr(path, name, ATTRIBUTES[name.replace("default", "access")])
+    assert os.listxattr(path) == [name]
+    lock_dir.tidy(path)
+    assert os.listxattr(path) == []
+    assert mode(path) == 0o1777
 
 
 @settings(deadline=None, max_examples=20)
