@@ -71,8 +71,16 @@ static _Noreturn void fail_file(const char *what, const char *path, const char *
     FAIL("claim ", claim, ": ", what, " ", path, ": ", why, "; delete the pod, so that its claim is prepared anew");
 }
 
-static _Noreturn void fail_writing(int error) {
-    FAIL("claim ", claim, ": ", region_path, " can't be written: ", strerror(error), "; free space on the node's disk");
+/* Of a tmpfs only the containers of the claim have a part. */
+static int is_in_memory(int region) {
+    struct statfs there;
+    return fstatfs(region, &there) == 0 && there.f_type == TMPFS_MAGIC;
+}
+
+static _Noreturn void fail_writing(int region, int error) {
+    FAIL("claim ", claim, ": ", region_path, " can't be written: ", strerror(error),
+         error == ENOSPC && is_in_memory(region) ? "; other containers of the claim fill the memory that it has; delete the pod"
+                                                 : "; free space on the node's disk");
 }
 
 static _Noreturn void fail_in_use(void) {
@@ -190,7 +198,7 @@ static int open_region(struct stat *found) {
 
 static void write_all(int file, const void *data, size_t size, off_t at) {
     ssize_t done = pwrite(file, data, size, at);
-    if (done != (ssize_t)size) fail_writing(done < 0 ? errno : ENOSPC);
+    if (done != (ssize_t)size) fail_writing(file, done < 0 ? errno : ENOSPC);
 }
 
 /* What a container set on it beside owner and mode: an access control list, which would keep the users that it names out of the
@@ -218,17 +226,15 @@ static void restore_owner_and_mode(int region, const struct stat *found) {
 
 /* Have all blocks, or on a disk that somebody else fills a process that comes to a hole would get SIGBUS. A tmpfs is the claim's own. */
 static void reserve(int region, off_t size) {
-    struct statfs there;
-    if (fstatfs(region, &there) != 0) fail_writing(errno);
-    int error = there.f_type == TMPFS_MAGIC ? 0 : posix_fallocate(region, 0, size);
-    if (error != 0) fail_writing(error);
+    int error = is_in_memory(region) ? 0 : posix_fallocate(region, 0, size);
+    if (error != 0) fail_writing(region, error);
 }
 
 /* Drop everything, so that nothing a container put there stays on the disk; write what is not zero; last what makes it count. */
 static void renew(int region, off_t size) {
     /* One byte stays: ext4 takes a file that was emptied for one that is being replaced, and would bring it to the disk when it
      * is closed (auto_da_alloc), which takes longer than all the rest. */
-    if (ftruncate(region, 1) != 0 || ftruncate(region, size) != 0) fail_writing(errno);
+    if (ftruncate(region, 1) != 0 || ftruncate(region, size) != 0) fail_writing(region, errno);
     reserve(region, size);
     for (char *const *option = arguments; *option != NULL; option += 2) {
         if (strcmp(option[0], "--content") != 0) continue;

@@ -94,7 +94,7 @@ class Records:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory, self._damaged = directory, directory / "damaged"
 
     def open(self) -> None:
         """Make the directory and clear away what a killed process left half-written.
@@ -103,7 +103,8 @@ class Records:
             StorageError: The directory can't be used.
         """
         files.make_directory(self._directory)
-        files.remove_temporaries(self._directory)
+        for folder in (self._directory, self._damaged):
+            files.remove_temporaries(folder)
 
     def path(self, uid: str) -> Path:
         """The record file of a claim."""
@@ -179,7 +180,6 @@ class Records:
         Raises:
             StorageError: It could not be made.
         """
-        aside = self._directory / "damaged"
-        target = aside / f"{checked_uid(uid)}.json"
+        target = self._damaged / f"{checked_uid(uid)}.json"
         files.write(target, files.read(self.path(uid)) or b"", durable=False)
         return target

@@ -10,6 +10,7 @@ Some of it is mounted writable into containers that may run as any uid. So its c
 trusted. Everything here blocks: call it in a thread.
 """
 
+import errno
 import os
 import re
 from dataclasses import dataclass, field
@@ -148,7 +149,12 @@ class ClaimDir:
 
 
 def _cannot_remove(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"the cache directory {path} can't be removed: {error}; it is tried again")
+    # Mounts of others don't keep a directory, but one that the daemon itself has at another path does.
+    look = (
+        "; look in /proc/<pid>/mountinfo of the daemon where it is mounted a second time, and give that volume of the "
+    )
+    remedy = f"{look}DaemonSet `mountPropagation: HostToContainer`" if error.errno == errno.EBUSY else ""
+    return StorageError(f"the cache directory {path} can't be removed: {error}{remedy}; it is tried again")
 
 
 def _cannot_make(path: Path, error: OSError) -> StorageError:

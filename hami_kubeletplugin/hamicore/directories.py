@@ -3,6 +3,7 @@
 Their content is hostile: nothing in it is followed or trusted. Everything here blocks: call it in a thread.
 """
 
+import errno
 import itertools
 import os
 import secrets
@@ -18,6 +19,8 @@ STEP: Final = 1_000
 """So many names are held at a time, and so many of those that resist."""
 MOST: Final = 500_000
 """So many are removed by one call, in some seconds: somebody may make new ones all the while."""
+_CONTAINERS: Final = {"system.posix_acl_access", "system.posix_acl_default", "security.capability"}
+"""Access control lists, and capabilities of a program: extended attributes that a container's root may set."""
 
 
 def directory(path: Path, mode: int, *, parents: int = 0o755) -> None:
@@ -51,6 +54,26 @@ def restore(handle: int, mode: int) -> None:
         os.fchown(handle, os.geteuid(), os.getegid())
     if stat.S_IMODE(found.st_mode) != mode:
         os.fchmod(handle, mode)
+
+
+def remove_attributes(target: int | Path) -> None:
+    """Remove what a container may have set that counts beside the mode, or takes room: as the hook does at each start.
+
+    Args:
+        target: An open file or directory, or a path, of which a link is not followed.
+
+    Raises:
+        OSError: Not possible.
+    """
+    follow = isinstance(target, int)
+    try:
+        for name in os.listxattr(target, follow_symlinks=follow):
+            if name in _CONTAINERS or name.startswith("user."):
+                os.removexattr(target, name, follow_symlinks=follow)
+    except OSError as error:
+        # A file system without them; it removed one itself just now.
+        if error.errno not in {errno.ENOTSUP, errno.ENODATA}:
+            raise
 
 
 def empty(top: int) -> tuple[dict[str, str], bool]:

@@ -7,6 +7,7 @@ of its kind; what it leaves is put in order at each prepare and unprepare. Every
 
 import itertools
 import os
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final
 
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import mounts
-from hami_kubeletplugin.hamicore.directories import OPEN, directory, empty, restore
+from hami_kubeletplugin.hamicore.directories import OPEN, directory, empty, remove_attributes, restore
 
 _LOCK: Final = "lock"
 _MODE: Final = 0o1777
@@ -23,7 +24,10 @@ _INODES: Final = 64
 _MOST: Final = 1_000
 """So many are looked at in one call; only on a disk there can be more than its inodes."""
 _STALE_SECONDS: Final = 60
-"""They hold it for a second or two; one that is older is of a process that was killed."""
+"""They hold it for a second or two; one that is older is of a process that was killed, one from far in the future is nobody's."""
+_TURN: Final = threading.Lock()
+"""Claims are prepared in many threads. Two that find it missing would mount it twice, and of two that see a stale lock the slower
+one would remove the lock that somebody took after the quicker one."""
 
 
 def make(path: Path, *, in_memory: bool) -> None:
@@ -37,10 +41,11 @@ def make(path: Path, *, in_memory: bool) -> None:
         StorageError: It can't be made, or something in it resists.
     """
     try:
-        directory(path, _MODE)
-        if in_memory and not mounts.is_mounted(path):
-            mounts.mount(path, size=_SIZE, inodes=_INODES, mode=_MODE)
-        tidy(path)
+        with _TURN:
+            directory(path, _MODE)
+            if in_memory and not mounts.is_mounted(path):
+                mounts.mount(path, size=_SIZE, inodes=_INODES, mode=_MODE)
+            _put_in_order(path)
     except OSError as error:
         raise StorageError(
             f"the containers' lock directory {path} can't be put in order: {error}; look what is there, and remove it"
@@ -48,13 +53,19 @@ def make(path: Path, *, in_memory: bool) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Root's own again, with its mode, and with nothing in it but a lock that somebody may hold.
+    """Root's own again, with its mode and no attributes, and with nothing in it but a lock that somebody may hold.
 
     Raises:
         OSError: It isn't there, it is no directory, or something in it resists.
     """
+    with _TURN:
+        _put_in_order(path)
+
+
+def _put_in_order(path: Path) -> None:
     handle = os.open(path, OPEN)
     try:
+        remove_attributes(handle)  # first: with a list, the mode's bits of the group mean something else
         restore(handle, _MODE)
         with os.scandir(handle) as entries:
             for entry in itertools.islice(entries, _MOST):
@@ -65,10 +76,13 @@ def tidy(path: Path) -> None:
 
 
 def _may_be_held(entry: os.DirEntry[str]) -> bool:
-    """Whether it is the lock, and younger than a process would hold it for."""
+    """Whether it is the lock, and younger than a process would hold it for, or made just now; also if it is gone already."""
     if entry.name != _LOCK or not entry.is_file(follow_symlinks=False):
         return False
-    return 0 <= time.time() - entry.stat(follow_symlinks=False).st_mtime < _STALE_SECONDS
+    try:
+        return abs(time.time() - entry.stat(follow_symlinks=False).st_mtime) < _STALE_SECONDS
+    except FileNotFoundError:
+        return True
 
 
 def _remove(entry: os.DirEntry[str], top: int) -> None:

@@ -5,20 +5,16 @@ hold whenever a container starts stands in the CDI spec, as arguments of the hoo
 existing region, since a container may be using it. Everything here blocks: call it in a thread.
 """
 
-import errno
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
+from hami_kubeletplugin.hamicore.directories import remove_attributes
 from hami_kubeletplugin.hamicore.region import Region
-
-_CONTAINERS: Final = {"system.posix_acl_access", "security.capability"}
-"""Access control list, and capabilities of a program: extended attributes that a container's root may set."""
 
 
 def create_regions(folder: ClaimDir, regions: Mapping[str, Region]) -> None:
@@ -49,7 +45,7 @@ def _is_region(path: Path) -> bool:
             files.make_way(path)
             return False
         # Whoever has it mounted may change these, on the same inode.
-        _remove_attributes(path)
+        remove_attributes(path)
         if stat.S_IMODE(found.st_mode) != 0o666:
             path.chmod(0o666)
     except FileNotFoundError:
@@ -57,18 +53,6 @@ def _is_region(path: Path) -> bool:
     except OSError as error:
         raise StorageError(f"{path}: can't be used: {error.strerror}; {files.remedy(error)}") from error
     return True
-
-
-def _remove_attributes(path: Path) -> None:
-    """What a container may have set that counts beside the mode, or takes room: as the hook does at each start."""
-    try:
-        for name in os.listxattr(path, follow_symlinks=False):
-            if name in _CONTAINERS or name.startswith("user."):
-                os.removexattr(path, name, follow_symlinks=False)
-    except OSError as error:
-        # A file system without them; it removed one itself just now.
-        if error.errno not in {errno.ENOTSUP, errno.ENODATA}:
-            raise
 
 
 def _write(path: Path, region: Region, *, reserve: bool) -> None:

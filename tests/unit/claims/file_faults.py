@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hami_kubeletplugin.hamicore import mounts
+
 OPERATIONS = (
     "open",
     "write",
@@ -28,6 +30,7 @@ OPERATIONS = (
     "lstat",
     "fstat",
 )
+MOUNTING = ("mount", "unmount")
 WRITING = {"write", "fsync", "rename", "replace", "link", "symlink", "unlink", "mkdir", "rmdir", "chmod", "fchmod"}
 
 
@@ -85,6 +88,8 @@ def faults(root: pathlib.Path, at: int | None = None, failure: OSError | type[Di
     with pytest.MonkeyPatch.context() as patch:
         for name in OPERATIONS:
             patch.setattr(os, name, made.wrap(name, getattr(os, name)))
+        for name in MOUNTING:
+            patch.setattr(mounts, name, made.wrap(name, getattr(mounts, name)))
         patch.setattr(pathlib.Path, "read_bytes", made.wrap("read", pathlib.Path.read_bytes))
         yield made
 

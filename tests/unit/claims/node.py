@@ -14,6 +14,7 @@ from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable, DriverMissing, HamiError
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS
 from hami_kubeletplugin.api.names import DRIVER
+from hami_kubeletplugin.api.settings import ClaimFiles
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
@@ -24,6 +25,7 @@ from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.shipped import Shipped
@@ -150,8 +152,9 @@ class Node:
         recovery_api: RecoveryApi | None = None,
         timeout: float = 10.0,
         grace: float = 300.0,
+        claim_files: ClaimFiles = "disk",
     ) -> None:
-        self.root, self.shipped, self.timeout, self.grace = root, shipped, timeout, grace
+        self.root, self.shipped, self.timeout, self.grace, self.claim_files = root, shipped, timeout, grace, claim_files
         self.api = api if api is not None else Api()
         self.claim_api: ClaimApi = claim_api if claim_api is not None else self.api
         self.recovery_api: RecoveryApi = recovery_api if recovery_api is not None else self.api
@@ -167,7 +170,7 @@ class Node:
         """Build all parts anew, as a restarted daemon does, up to where it serves."""
         self.records = Records(self.plugin / "claims")
         self.specs = SpecFiles(self.cdi, DRIVER)
-        self.host = HostFiles(self.shipped, self.hami)
+        self.host = HostFiles(self.shipped, self.hami, self.claim_files)
         self.files = NodeFiles(
             records=self.records,
             specs=self.specs,
@@ -206,13 +209,19 @@ class Node:
         await self.recovery().repair()
 
     def reboot(self) -> None:
-        """A new boot id, and the CDI directory, a tmpfs, is gone."""
+        """A new boot id, and the CDI directory, a tmpfs, is gone; so is what was mounted."""
         self.boots += 1
+        self.unmount()
         if self.cdi.exists():
             for path in self.cdi.iterdir():
                 path.unlink()
             self.cdi.rmdir()
         self.start()
+
+    def unmount(self) -> None:
+        """Nothing is mounted below the node any more."""
+        for path in (self.hami / "cache").glob("*"):
+            mounts.unmount(path)
 
     async def prepare(self, *claims: Json) -> list[Answer]:
         """The answers for claims, in order."""

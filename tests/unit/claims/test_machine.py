@@ -28,12 +28,15 @@ from hypothesis.stateful import (
 
 from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ApiError, HamiError, RecordDamaged
+from hami_kubeletplugin.api.settings import ClaimFiles
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import check, inject, kubelet_ids
 from tests.unit.claims.file_faults import Died, error, faults
 from tests.unit.claims.node import KIND, Answer, Node
 from tests.unit.claims.objects import GPUS, Json, claim, container, pod, result
+from tests.unit.hamicore.mounted import can_mount
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,11 +52,12 @@ class NodeMachine(RuleBasedStateMachine):
     """The node, and what is known of it from outside."""
 
     shipped: Shipped
+    claim_files: ClaimFiles
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="hami-machine-"))
-        self.node = Node(self.root / "node", self.shipped)
+        self.node = Node(self.root / "node", self.shipped, claim_files=self.claim_files)
         self.objects: dict[str, Json] = {}
         self.prepared: set[str] = set()
         """The kubelet got a good answer, and has not unprepared since."""
@@ -63,12 +67,15 @@ class NodeMachine(RuleBasedStateMachine):
         self.settled = True
         """Nothing has been deleted or interrupted since the last recovery."""
         self.shares = itertools.count()
-        self.written: set[tuple[Path, int]] = set()
-        """Regions that a container has written to, with their inode."""
+        self.written: dict[int, Path] = {}
+        """Regions that a container has written to, by a descriptor that keeps the file's numbers its own."""
         self.api_away = False
 
     def teardown(self) -> None:
         """Remove the node."""
+        for descriptor in self.written:
+            os.close(descriptor)
+        self.node.unmount()
         shutil.rmtree(self.root, ignore_errors=True)
 
     @initialize()
@@ -202,7 +209,7 @@ class NodeMachine(RuleBasedStateMachine):
         """A container of a prepared claim makes its region file, or writes to it."""
         for region in self.regions(name) if name in self.prepared else []:
             region.write_bytes(self.life(name).encode().ljust(2_008_953, b"\0"))
-            self.written.add((region, region.stat().st_ino))
+            self.written[os.open(region, os.O_RDONLY)] = region
 
     @rule(away=st.booleans())
     def api_server(self, away: bool) -> None:
@@ -210,7 +217,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.api_away = away
         self.node.api.error = ApiError("the API server is away") if away else None
 
-    @rule(name=names, what=st.sampled_from(["spec", "cache", "record", "damage"]))
+    @rule(name=names, what=st.sampled_from(["spec", "cache", "mount", "record", "damage"]))
     def harm(self, name: str, what: str) -> None:
         """Somebody deletes or breaks a file."""
         uid = self.uid(name)
@@ -219,6 +226,8 @@ class NodeMachine(RuleBasedStateMachine):
             spec.unlink(missing_ok=True)
         elif what == "cache":
             shutil.rmtree(self.node.hami / "cache" / uid, ignore_errors=True)
+        elif what == "mount":
+            mounts.unmount(self.node.hami / "cache" / uid)
         elif what == "record":
             record.unlink(missing_ok=True)
         elif record.exists():
@@ -277,9 +286,9 @@ class NodeMachine(RuleBasedStateMachine):
     @invariant()
     def regions_in_use_are_left_alone(self) -> None:
         """What a container wrote stays; only a start's hook renews it."""
-        self.written = {(path, inode) for path, inode in self.written if path.exists() and path.stat().st_ino == inode}
+        there = [p for d, p in self.written.items() if p.exists() and os.path.samestat(os.fstat(d), p.stat())]
         if self.node.regions:
-            assert all(path.read_bytes().startswith(b"boot ") for path, _ in self.written)
+            assert all(path.read_bytes().startswith(b"boot ") for path in there)
 
     @invariant()
     def nothing_is_left_over(self) -> None:
@@ -310,16 +319,18 @@ async def in_line(function: Callable[P, T], /, *arguments: P.args, **named: P.kw
     return function(*arguments, **named)
 
 
-def test_any_sequence_of_events(shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("claim_files", ["disk", pytest.param("memory", marks=can_mount)])
+def test_any_sequence_of_events(shipped: Shipped, claim_files: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are right and nothing is left over, whatever happens in whatever order."""
+    monkeypatch.setattr(mounts, "lacking", lambda _: None)  # no container runtime has to see it here
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     # In threads, two claims of one pod would take turns as they like, and the same steps would lead elsewhere each time.
     monkeypatch.setattr(asyncio, "to_thread", in_line)
-    machine = type("Machine", (NodeMachine,), {"shipped": shipped})
+    machine = type("Machine", (NodeMachine,), {"shipped": shipped, "claim_files": claim_files})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=30,
+            max_examples=30 if claim_files == "disk" else 15,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

@@ -320,10 +320,12 @@ def test_half_written_files_are_never_read_by_runtimes_or_by_us(node: Node) -> N
 
 
 def test_opening_clears_half_written_files_of_ours_alone(node: Node) -> None:
-    """Others write to the CDI directory too."""
+    """Others write to the CDI directory too. What a kill left of a damaged record's copy goes as well, and not the copies."""
+    (node.plugin / "claims" / "damaged").mkdir()
+    copy, half_a_copy = (node.plugin / "claims" / "damaged" / name for name in ("u.json", "u.json.tmp"))
     ours, theirs = node.cdi / f"{node.specs.path('u').name}.tmp", node.cdi / "nvidia.json.tmp"
     record = node.plugin / "claims" / "u.json.tmp"
-    for path in (ours, theirs, record):
+    for path in (ours, theirs, record, copy, half_a_copy):
         path.write_text("half")
     node.start()
-    assert [path.exists() for path in (ours, theirs, record)] == [False, True, False]
+    assert [path.exists() for path in (ours, record, half_a_copy, theirs, copy)] == [False] * 3 + [True] * 2

@@ -267,3 +267,23 @@ def test_an_immutable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(StorageError, match=r"Operation not permitted: flagged.*lsattr"):
         ClaimDir(tmp_path, UID).remove()
     assert [entry.name for entry in path.iterdir()] == ["flagged"]
+
+
+@can_mount
+def test_a_second_view_of_the_mount_is_named(tmp_path: Path) -> None:
+    """What the daemon has of the host's root can hold a claim's mount; the message says how to mount that volume."""
+    root, view = tmp_path / "root", tmp_path / "view"
+    root.mkdir()
+    view.mkdir()
+    folder = ClaimDir(root, UID, in_memory=True)
+    folder.make()
+    subprocess.run(["mount", "--rbind", root, view], check=True, timeout=10)
+    subprocess.run(["mount", "--make-rprivate", view], check=True, timeout=10)
+    try:
+        with pytest.raises(StorageError, match=f"{folder.path} can't be removed: .*HostToContainer"):
+            folder.remove()
+        assert not mounts.is_mounted(folder.path)
+    finally:
+        subprocess.run(["umount", "--recursive", view], check=True, timeout=10)
+    folder.remove()
+    assert not folder.path.exists()

@@ -3,6 +3,9 @@
 import os
 import stat
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hami_kubeletplugin.api.errors import StorageError
-from hami_kubeletplugin.hamicore import lock_dir
+from hami_kubeletplugin.hamicore import lock_dir, mounts
 from hami_kubeletplugin.hamicore.versions import Release
+from tests.unit.hamicore.hook import ATTRIBUTES
 from tests.unit.hamicore.mounted import can_mount, fill, mounted
 
 
@@ -40,6 +44,63 @@ def test_a_lock_that_nobody_can_hold_any_more_goes(tmp_path: Path, age: int) -> 
     os.utime(path / "lock", (time.time() - age,) * 2)
     lock_dir.tidy(path)
     assert os.listdir(path) == []
+
+
+def test_a_lock_that_is_made_during_the_look_stays(tmp_path: Path) -> None:
+    """Its time is later than the one that the look began with: it is somebody's, not one from the future."""
+    path = tmp_path / "lock"
+    lock_dir.make(path, in_memory=False)
+    (path / "lock").touch()
+    os.utime(path / "lock", (time.time() + 5,) * 2)
+    lock_dir.tidy(path)
+    assert os.listdir(path) == ["lock"]
+
+
+def test_a_lock_that_is_given_back_during_the_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder removes it between two steps of ours: that fails no prepare."""
+    path = tmp_path / "lock"
+    lock_dir.make(path, in_memory=False)
+    scandir = os.scandir
+
+    @contextmanager
+    def given_back(handle: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        (path / "lock").touch()
+        with scandir(handle) as entries:
+            listed = list(entries)
+        (path / "lock").unlink()
+        yield iter(listed)
+
+    monkeypatch.setattr(os, "scandir", given_back)
+    lock_dir.make(path, in_memory=False)
+    assert os.listdir(path) == []
+
+
+def test_claims_that_come_together_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a boot many prepares find it missing; with a mount each, their containers would not lock the same directory."""
+    made: list[Path] = []
+
+    def is_mounted(path: Path) -> bool:
+        found = path in made
+        time.sleep(0.01)  # another thread's turn
+        return found
+
+    monkeypatch.setattr(mounts, "is_mounted", is_mounted)
+    monkeypatch.setattr(mounts, "mount", lambda path, **_: made.append(path))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: lock_dir.make(tmp_path / "lock", in_memory=True), range(8)))
+    assert made == [tmp_path / "lock"]
+
+
+@pytest.mark.parametrize("name", ["system.posix_acl_access", "system.posix_acl_default", "user.note"])
+def test_attributes_of_a_container_go(tmp_path: Path, name: str) -> None:
+    """An access control list would keep one user out, whose containers would wait for ever, though the mode lets everybody in."""
+    path = tmp_path / "lock"
+    lock_dir.make(path, in_memory=False)
+    os.setxattr(path, name, ATTRIBUTES[name.replace("default", "access")])
+    assert os.listxattr(path) == [name]
+    lock_dir.tidy(path)
+    assert os.listxattr(path) == []
+    assert mode(path) == 0o1777
 
 
 @settings(deadline=None, max_examples=20)

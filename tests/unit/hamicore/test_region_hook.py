@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -239,8 +240,11 @@ def test_any_pieces_come_to_their_place(use: Use, pieces: list[tuple[int, bytes]
 
 
 @as_root
-def test_a_full_disk_is_named(use: Use, tmp_path: Path) -> None:
-    """The start fails and says it; the region does not count as initialised, and with some room the next start works."""
+def test_memory_that_the_claim_filled_is_named(use: Use, tmp_path: Path) -> None:
+    """The start fails and says it; the region does not count as initialised, and with some room the next start works.
+
+    Only the claim's containers have a part of a tmpfs: nobody should look for room on the node's disk.
+    """
     script = f"""
         mount -t tmpfs -o size=256k none {tmp_path}/small || exit 9
         touch {tmp_path}/small/region
@@ -258,7 +262,15 @@ def test_a_full_disk_is_named(use: Use, tmp_path: Path) -> None:
     command = ["unshare", "--mount", "bash", "-c", script, "hook", *use.arguments()]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
-    assert f"{use.region} can't be written: No space left on device; free space" in ended.stderr
+    assert f"{use.region} can't be written: No space left on device; other containers of the claim" in ended.stderr
+    assert "disk" not in ended.stderr
+
+
+def test_a_limit_of_the_runtime_is_named(use: Use) -> None:
+    """One on the size of files, which the hook inherits: the kernel's signal for that doesn't end it without a word."""
+    ended = use.run(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+    assert ended.status == 1
+    assert f"{use.region} can't be written: File too large" in ended.message
 
 
 def no_leases() -> None:
