@@ -33,6 +33,15 @@ def mounted(*paths: Path) -> Iterator[None]:
             mounts.unmount(path)
 
 
+def touched(path: Path) -> bool:
+    """Make an empty file, if there is room; says whether there was."""
+    try:
+        path.touch()
+    except OSError:
+        return False
+    return True
+
+
 def fill(path: Path, size: int) -> int:
     """Write a file of that many bytes, as far as there is room; returns how many were written."""
     done = 0

@@ -12,7 +12,7 @@ import pytest
 from hami_kubeletplugin.api.errors import ClaimError, StorageError
 from hami_kubeletplugin.hamicore import directories, mounts
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
-from tests.unit.hamicore.mounted import can_mount, fill, mounted
+from tests.unit.hamicore.mounted import can_mount, fill, mounted, touched
 
 UID = "3f2c7d0e-9a64-4c1e-8f0b-0a1b2c3d4e5f"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it changes owners, flags or mounts")
@@ -166,7 +166,7 @@ def test_in_memory_a_claim_has_an_end(tmp_path: Path) -> None:
         (path / "program").chmod(0o4755)
         with pytest.raises(PermissionError):
             subprocess.run([path / "program"], check=False, timeout=10)
-        assert sum(_made(path / f"{number}") for number in range(2_000)) < 1024
+        assert sum(touched(path / f"{number}") for number in range(2_000)) < 1024
 
 
 @can_mount
@@ -210,14 +210,6 @@ def test_a_daemon_that_died_or_a_node_that_rebooted_is_no_matter(tmp_path: Path)
             assert mounts.is_mounted(folder.path)
         subprocess.run(["umount", folder.path], check=True, timeout=10)
         assert not mounts.is_mounted(folder.path)
-
-
-def _made(path: Path) -> bool:
-    try:
-        path.touch()
-    except OSError:
-        return False
-    return True
 
 
 @as_root

@@ -16,7 +16,7 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import lock_dir, mounts
 from hami_kubeletplugin.hamicore.versions import Release
 from tests.unit.hamicore.hook import ATTRIBUTES
-from tests.unit.hamicore.mounted import can_mount, fill, mounted
+from tests.unit.hamicore.mounted import can_mount, fill, mounted, touched
 
 
 def mode(path: Path) -> int:
@@ -134,14 +134,6 @@ def test_something_else_in_its_place_is_named(tmp_path: Path) -> None:
         lock_dir.make(tmp_path / "lock", in_memory=False)
 
 
-def _make(path: Path) -> bool:
-    try:
-        path.touch()
-    except OSError:
-        return False
-    return True
-
-
 @can_mount
 def test_in_memory_it_has_an_end(tmp_path: Path) -> None:
     """A container that writes into it and makes files in it costs the node 64 KiB; the next tidying takes them."""
@@ -150,7 +142,7 @@ def test_in_memory_it_has_an_end(tmp_path: Path) -> None:
         lock_dir.make(path, in_memory=True)
         lock_dir.make(path, in_memory=True)  # once only
         assert fill(path / "big", 1024**2) == 64 * 1024
-        made = [number for number in range(200) if _make(path / f"{number}")]
+        made = [number for number in range(200) if touched(path / f"{number}")]
         assert 0 < len(made) < 64
         lock_dir.tidy(path)
         assert os.listdir(path) == []
