@@ -20,6 +20,7 @@ NAMESPACED = {
     "DaemonSet",
     "Service",
     "PodDisruptionBudget",
+    "NetworkPolicy",
 }
 OF_HAMI = {
     "ClusterRole": r".+-(scheduler|device-plugin-monitor|mock-device-plugin|admission|mcp-server|webhook|monitor"
