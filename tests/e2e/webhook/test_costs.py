@@ -13,6 +13,7 @@ from hami_kubeletplugin.kube.config import load
 from tests.e2e.cluster import Cluster, Json, KubectlFailed
 from tests.e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
 from tests.e2e.webhook.process import Webhook
+from tests.waiting import wait_for
 
 GREEDY, MODEST = "greedy", "modest"
 AT_ONCE = 480 * 1024
@@ -32,6 +33,7 @@ def namespaces(cluster: Cluster, webhook: Webhook) -> Iterator[None]:
     for name in (GREEDY, MODEST):
         cluster.kubectl("create", "namespace", name)
     cluster.apply(quota)
+    wait_for("the quota to be counted", lambda: (cluster.get("resourcequota", "none", GREEDY) or {}).get("status"))
     yield
     cluster.kubectl("delete", "namespace", GREEDY, MODEST, timeout=90)
 
