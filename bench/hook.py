@@ -23,29 +23,24 @@ _STATE = {
 }
 
 
-def renewals(disk: Path, count: int) -> tuple[list[float], list[float]]:
-    """Milliseconds of each run of the hook, and of a program that does nothing, in turns."""
-    made = region(LAYOUTS["1.2"], {f"GPU-{_UID}": Limit(10_000, 30)})
-    folder = ClaimDir(disk, _UID)
-    create_regions(folder, {"use-0": made})
-    content = (word for at, data in made.pieces for word in ("--content", f"{at}:{data.hex()}"))
-    command = [
-        str(REGION_HOOK),
-        "--region",
-        str(folder.region("use-0")),
-        "--size",
-        str(made.size),
-        *content,
-        "--claim",
-        "bench/claim",
-        "--pod",
-        _UID,
-    ]
-    hook, nothing = [], []
+def renewals(folders: Sequence[Path], count: int) -> list[list[float]]:
+    """Milliseconds of runs of the hook, for a region in each of these folders, and of a program that does nothing, in turns."""
+    commands = [*map(_hook, folders), ["/bin/true"]]
+    taken: list[list[float]] = [[] for _ in commands]
     for _ in range(count):
-        hook.append(_run(command))
-        nothing.append(_run(["/bin/true"]))
-    return hook, nothing
+        for command, found in zip(commands, taken, strict=True):
+            found.append(_run(command))
+    return taken
+
+
+def _hook(at: Path) -> list[str]:
+    """Its command line, as a CDI spec has it, for a new region below a folder."""
+    made = region(LAYOUTS["1.2"], {f"GPU-{_UID}": Limit(10_000, 30)})
+    folder = ClaimDir(at, _UID)
+    create_regions(folder, {"use-0": made})
+    content = (word for offset, data in made.pieces for word in ("--content", f"{offset}:{data.hex()}"))
+    place = ("--region", str(folder.region("use-0")), "--size", str(made.size))
+    return [str(REGION_HOOK), *place, *content, "--claim", "bench/claim", "--pod", _UID]
 
 
 def _run(command: Sequence[str]) -> float:
