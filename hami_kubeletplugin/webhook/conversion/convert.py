@@ -25,7 +25,7 @@ from hami_kubeletplugin.webhook.conversion.bounds import (
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
-from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements
+from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements, unlike
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
 
 Pod = Mapping[str, Any]
@@ -162,14 +162,15 @@ def _refuse(
 
 
 def _refuse_many(uses: Sequence[ContainerClaim], rules: Conversion, where: str) -> None:
-    counts = [demand.gpus for demand in by_difficulty(_claims(uses)).values()]
+    claims, most = list(by_difficulty(_claims(uses)).values()), rules.max_placements
+    counts = [demand.gpus for demand in claims]
     if rules.separate_requests:
         counts = [1] * sum(counts)
-    if rules.max_placements and placements(counts, rules.max_placements) > rules.max_placements:
+    if most and max(placements(counts, most), unlike(claims, most)) > most:
         gpus = " + ".join(map(str, counts[:_NAMED])) + (" + ..." if len(counts) > _NAMED else "")
         raise AdmissionError(
             f"{where}spec: on a node without room for the GPUs of this pod ({gpus}) the scheduler has more than "
-            f"{rules.max_placements} choices to try before it knows, and schedules no other pod of the cluster meanwhile. Ask "
+            f"{most} choices to try before it knows, and schedules no other pod of the cluster meanwhile. Ask "
             "for fewer GPUs in one pod, or have an administrator raise --max-placements"
         )
 

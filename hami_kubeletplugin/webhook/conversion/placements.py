@@ -12,6 +12,10 @@ from typing import Final
 
 from hami_kubeletplugin.webhook.conversion.demand import Demand
 
+_GPUS: Final = 8
+"""Of a usual node."""
+_SMALLEST: Final = 15 * 1024
+"""MiB that every GPU has, as good as."""
 _MIB_OF_A_PERCENT: Final = 1024
 """Of a GPU with 100 GiB; only to put claims in order."""
 
@@ -19,8 +23,7 @@ _MIB_OF_A_PERCENT: Final = 1024
 def placements(counts: Sequence[int], most: int) -> int:
     """The choices that it makes on a node where one GPU less is free than the pod wants; not counted on beyond `most`.
 
-    That is the most that equal claims can cost. Of others so much only if the more demanding come first: a claim that has room
-    nowhere, behind four that have it on eight GPUs, is found out after 8 x 8 x 8 x 8 tries.
+    That is the most that equal claims can cost, and others of which the more demanding come first. For the rest see `unlike`.
 
     Args:
         counts: GPUs of each request, in the order of the claims.
@@ -36,6 +39,23 @@ def placements(counts: Sequence[int], most: int) -> int:
     return tried
 
 
+def unlike(claims: Sequence[Demand], most: int) -> int:
+    """The choices before a claim that has room nowhere, behind some that have it on all GPUs of a node; as for `placements`.
+
+    It can be behind one only that does not demand as much in every respect: otherwise it has room where that one has.
+
+    Args:
+        claims: As they stand in the pod.
+        most: Enough to know that it is more.
+    """
+    before, tried = 1, 0
+    for number, claim in enumerate(claims):
+        if not all(_covers(earlier, claim) for earlier in claims[:number]):
+            tried = before
+        before = min(before * comb(_GPUS, min(claim.gpus, _GPUS // 2)), most + 1)
+    return tried
+
+
 def by_difficulty(claims: Mapping[str, Demand]) -> dict[str, Demand]:
     """The claims of a pod, the most demanding first.
 
@@ -44,11 +64,21 @@ def by_difficulty(claims: Mapping[str, Demand]) -> dict[str, Demand]:
     return dict(sorted(claims.items(), key=lambda claim: _difficulty(claim[1]), reverse=True))
 
 
+def _covers(one: Demand, other: Demand) -> bool:
+    """Whether where one has room the other has it, too. How much a percentage is depends on the GPU."""
+    if one.exclusive:
+        return other.exclusive or other.memory_mib is None or other.memory_mib <= _SMALLEST
+    if other.exclusive:
+        return False
+    same_unit = (one.memory_mib is None) == (other.memory_mib is None)
+    return same_unit and _memory(one) >= _memory(other) and one.cores >= other.cores
+
+
 def _difficulty(demand: Demand) -> tuple[bool, int, float, int]:
+    return demand.exclusive, demand.gpus, _memory(demand), demand.cores
+
+
+def _memory(demand: Demand) -> float:
     if demand.memory_mib is not None:
-        memory: float = demand.memory_mib
-    elif demand.memory_percent == 100:
-        memory = math.inf
-    else:
-        memory = (demand.memory_percent or 0) * _MIB_OF_A_PERCENT
-    return demand.exclusive, demand.gpus, memory, demand.cores
+        return demand.memory_mib
+    return math.inf if demand.memory_percent == 100 else (demand.memory_percent or 0) * _MIB_OF_A_PERCENT

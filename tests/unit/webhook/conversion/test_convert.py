@@ -124,6 +124,11 @@ def test_the_most_demanding_claim_comes_first() -> None:
     assert names == ["theirs", "gpu-whole", "gpu-two", "gpu-all", "gpu-huge", "gpu-half", "gpu-cores", "gpu-little"]
 
 
+def amounts(memory: int, cores: int) -> dict[str, int]:
+    """Limits of a container with one share of a GPU."""
+    return {GPU: 1, MEMORY: memory, CORES: cores}
+
+
 @pytest.mark.parametrize(
     ("limits", "version", "told"),
     [
@@ -133,6 +138,13 @@ def test_the_most_demanding_claim_comes_first() -> None:
         ([SHARE] * 6, "", "(1 + 1 + 1 + 1 + 1 + 1)"),
         ([{GPU: 4}, {GPU: 3}, SHARE], "", "(4 + 3 + 1)"),
         ([SHARE] * 17, "", "(1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + ...)"),
+        # Neither demands as much as the other: the last may have room nowhere, and those before it everywhere.
+        ([amounts(4000 - 1000 * n, 10 + 10 * n) for n in range(3)], "", None),
+        ([amounts(4000 - 1000 * n, 10 + 10 * n) for n in range(4)], "", "(1 + 1 + 1 + 1)"),
+        ([amounts(4000 - 500 * n, 50 - 10 * n) for n in range(5)], "", None),
+        ([{GPU: 1}, *[amounts(4000 - 1000 * n, 10 + 10 * n) for n in range(3)]], "", "(1 + 1 + 1 + 1)"),
+        ([*[{GPU: 1}] * 3, amounts(4000, 10)], "", None),
+        ([*[{GPU: 1}] * 3, amounts(1_000_000, 10)], "", "(1 + 1 + 1 + 1)"),
         ([{GPU: 5}], "1.35", None),
         ([{GPU: 6}], "1.35", "(1 + 1 + 1 + 1 + 1 + 1)"),
     ],

@@ -1,10 +1,14 @@
 """webhook.placements: how much the scheduler has to try before it says no."""
 
+import itertools
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.webhook.conversion.placements import placements
+from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements, unlike
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,36 @@ def test_it_counts_what_an_allocator_tries(counts: list[int]) -> None:
 
     if sum(counts) <= 8:
         assert placements(counts, 10**9) == tries(counts, list(range(sum(counts) - 1)), 0)
+
+
+DEMANDS = st.builds(
+    Demand,
+    gpus=st.integers(1, 4),
+    memory_mib=st.integers(1, 3),
+    memory_percent=st.none(),
+    cores=st.integers(0, 2),
+    exclusive=st.booleans(),
+)
+
+
+@given(st.lists(DEMANDS, min_size=1, max_size=4))
+def test_a_claim_without_room_behind_others_that_have_it(claims: list[Demand]) -> None:
+    """An allocator that takes back each choice of the claims before tries no more than is said, on 8 GPUs."""
+    ordered = list(by_difficulty({f"c{number}": claim for number, claim in enumerate(claims)}).values())
+
+    def room(claim: Demand, gpu: tuple[int, int, bool]) -> bool:
+        memory, cores, free = gpu
+        return free or not (claim.exclusive or (claim.memory_mib or 0) > memory or claim.cores > cores)
+
+    worst = 0
+    for gpu in itertools.product((1, 2, 3), (0, 1, 2), (False, True)):  # what each of the 8 has free
+        tried = 1
+        for claim in ordered:
+            if not room(claim, gpu):
+                worst = max(worst, tried) if tried > 1 else worst
+                break
+            tried *= math.comb(8, claim.gpus)
+    assert worst <= unlike(ordered, 10**9)
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=256), st.integers(1, 1000))
