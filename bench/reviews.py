@@ -100,6 +100,12 @@ def review(obj: Json, resource: str) -> bytes:
     return json.dumps(whole, separators=(",", ":")).encode()
 
 
+def deletion() -> bytes:
+    """The least that can be asked: a pod is deleted, and nobody looks at it."""
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "gone", "namespace": "default"}}
+    return review(pod, "pods").replace(b'"operation":"CREATE"', b'"operation":"DELETE"')
+
+
 def check(answer: bytes, *, patched: bool) -> None:
     """See that it allows, and changes something or nothing: times of other answers would mean nothing.
 

@@ -104,11 +104,9 @@ async def _until_ready(port: int) -> None:
     while True:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             async with connected(port, unknown) as connection:
-                while True:
-                    status, _ = await connection.get("/readyz")
-                    if status == 200:
-                        return
-                    await asyncio.sleep(0.005)
+                status, _ = await connection.get("/readyz")
+                if status == 200:
+                    return
         await asyncio.sleep(0.005)
 
 
