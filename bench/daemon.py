@@ -11,6 +11,7 @@ from bench.objects import remove_slices
 from bench.process import HAMI_CORE, PATIENCE, REFERENCE, REGION_HOOK, Places, Process, program
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
+from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.kube.resource_api import KubeClient
 
 
@@ -107,6 +108,8 @@ async def running(
                 )
         finally:
             visible.cancel()
+            for claim in (disk / "vgpu/cache").glob("*"):  # where it ended before what it had prepared
+                mounts.unmount(claim)
 
 
 @contextlib.asynccontextmanager

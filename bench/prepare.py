@@ -26,7 +26,7 @@ GPUS, SHARES = 100, 10
 
 async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
     """Everything, in order."""
-    async with KubeClient(from_kubeconfig(kubeconfig)) as api, namespace(api) as objects:
+    async with KubeClient(from_kubeconfig(kubeconfig), timeout=60) as api, namespace(api) as objects:
         say("making pods and claims")
         singles = await objects.claims(NODES[0], [number % 8 for number in range(SINGLES)])
         pods = [await objects.pod_claims(NODES[0], [number % 8 for number in range(16)]) for _ in range(4)]
