@@ -10,11 +10,11 @@
     shipped         which library the image ships
     versions        which release a library is, and so its layout (pure)
     elf             what a shared object needs of its loader (pure)
+    processes       which processes are in whose containers
     directories     directories that containers write into: made, and emptied whatever is in them
-    mounts          small file systems in memory
+    mounts          small file systems in memory; what is mounted
     region          the bytes of a region (pure)
     contract        variables and paths (pure)
-    processes       which processes are in whose containers
 
 Upper ones import lower ones.
 """

@@ -180,13 +180,11 @@ class HostFiles:
         reason = mounts.lacking(cache) if self._claim_files != "disk" else None
         if reason and self._claim_files == "memory":
             raise StorageError(f"--claim-files=memory: {reason}")
-        if reason is None:
-            self._said.ended("on disk")
-        elif self._said.is_new("on disk", reason):
-            log.warning(
-                "what containers write into is on the node's disk, which they can fill, and not in memory",
-                reason=reason,
-            )
+        self._say(
+            "on disk",
+            reason,
+            "what containers write into is on the node's disk, which they can fill, and not in memory",
+        )
         return self._claim_files != "disk" and reason is None
 
     def _hook(self, library: Library) -> bytes | None:
@@ -198,14 +196,19 @@ class HostFiles:
             reason = f"nobody knows how this build of HAMi-core {library.release.version} lays regions out; a newer driver may"
         else:
             reason = hook if isinstance(hook, str) else None
-        if reason is None:
-            self._said.ended("no regions")
-        elif self._said.is_new("no regions", reason):
-            log.warning(
-                "limits are in variables only: a process without its environment is unlimited, since no regions can be made",
-                reason=reason,
-            )
+        self._say(
+            "no regions",
+            reason,
+            "limits are in variables only: a process without its environment is unlimited, since no regions can be made",
+        )
         return hook if reason is None and isinstance(hook, bytes) else None
+
+    def _say(self, what: str, reason: str | None, words: str) -> None:
+        """Warn once for each reason, until there is none any more."""
+        if reason is None:
+            self._said.ended(what)
+        elif self._said.is_new(what, reason):
+            log.warning(words, reason=reason)
 
 
 def is_library(name: str) -> bool:

@@ -1,10 +1,12 @@
-"""Small file systems in memory that are mounted on the node, so that what containers may write into has an end.
+"""Small file systems in memory, so that what containers may write into has an end; and what is mounted, as the kernel tells.
 
 mount(2) and umount2(2) of the C library, as Python has neither. Everything here blocks: call it in a thread.
 """
 
 import ctypes
 import os
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,7 @@ _FLAGS: Final = ctypes.c_ulong(2 | 4 | 8)
 """MS_NOSUID, MS_NODEV, MS_NOEXEC: whatever a container leaves there is no program of any user of the node."""
 _DETACH: Final = 2 | 8
 """MNT_DETACH, UMOUNT_NOFOLLOW: what still has a file open keeps it, and nobody waits for that."""
+_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _LIMIT: Final = 16 * 1024 * 1024
 
@@ -85,23 +88,26 @@ def lacking(folder: Path) -> str | None:
     return None
 
 
+def parsed(mountinfo: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:
+    """Of each mount: device number, path within the file system, mount point, and what follows these fields. Pure.
+
+    Contract: proc_pid_mountinfo(5), fields 3 to 5; behind the options, up to ` - `, stands to whom it is passed on.
+    """
+    for line in mountinfo.splitlines():
+        fields = line.split(b" ", 5)
+        if len(fields) == 6:
+            yield fields[2], _unescaped(fields[3]), _unescaped(fields[4]), fields[5]
+
+
+def _unescaped(field: bytes) -> bytes:
+    return _ESCAPED.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), field)
+
+
 def _is_shared(point: str) -> bool:
-    """Whether the last mount on a directory is passed on: field 5 is where it is, fields from 7 to `-` say to whom."""
-    shared = False
+    """Whether the last mount on a directory is passed on."""
     with _MOUNTINFO.open("rb") as file:
-        for line in file.read(_LIMIT).splitlines():
-            fields = line.split(b" ")
-            if len(fields) > 6 and fields[4] == _escaped(point):
-                shared = any(field.startswith(b"shared:") for field in fields[6 : fields.index(b"-", 6)])
-    return shared
-
-
-def _escaped(path: str) -> bytes:
-    """As mountinfo writes it: the backslash first, as the others are written with it."""
-    name = os.fsencode(path)
-    for char in b"\\ \t\n":
-        name = name.replace(bytes([char]), b"\\%03o" % char)
-    return name
+        rest = [rest for _, _, mount, rest in parsed(file.read(_LIMIT)) if mount == os.fsencode(point)]
+    return bool(rest) and b" shared:" in rest[-1].partition(b" - ")[0]
 
 
 def _error(path: Path) -> OSError:

@@ -9,10 +9,12 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from hami_kubeletplugin.hamicore.mounts import parsed
 
 PROC: Final = Path("/proc")
 
@@ -20,7 +22,6 @@ _CACHE: Final = "cache"
 _OURS: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})/(use-[0-9]{1,4})(?:\.region)?(?://deleted)?")
 """What is mounted, below `<hami_dir>/cache`: see `ClaimDir`."""
 _CLAIM: Final = re.compile(rb"/([0-9A-Za-z-]{1,64})")
-_ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _POD: Final = re.compile(
     rb"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:[./]|$)", re.MULTILINE
 )
@@ -132,7 +133,7 @@ def source(mountinfo: bytes, directory: str) -> Source | None:
         directory: Absolute, without links.
     """
     path, found, longest = os.fsencode(directory), None, -1
-    for device, root, mount in _mounts(mountinfo):
+    for device, root, mount, _ in parsed(mountinfo):
         point = mount.rstrip(b"/")
         inside = path.removeprefix(point)
         # Of several mounts at one point the last one is on top.
@@ -149,7 +150,7 @@ def claims(mountinfo: bytes, directory: str) -> Mapping[bytes, bytes]:
         directory: That of the claims' directories; absolute, without links.
     """
     path = os.fsencode(directory)
-    below = ((device, mount.removeprefix(path)) for device, _, mount in _mounts(mountinfo) if mount.startswith(path))
+    below = ((device, mount.removeprefix(path)) for device, _, mount, _ in parsed(mountinfo) if mount.startswith(path))
     return {device: match[1] for device, rest in below if (match := _CLAIM.fullmatch(rest))}
 
 
@@ -162,7 +163,7 @@ def places(mountinfo: bytes, cache: Source, own: Mapping[bytes, bytes]) -> froze
         own: The claims that have a file system of their own, as `claims` finds them.
     """
     found = set()
-    for device, root, _ in _mounts(mountinfo):
+    for device, root, _, _ in parsed(mountinfo):
         if uid := own.get(device):
             place = b"/" + uid + root
         elif device == cache.device and root.startswith(cache.path):
@@ -219,18 +220,6 @@ def _mounted(
         elif not whole:
             budget.exceeded = True
     return mounted, {pod for pod, budget in budgets.items() if pod and budget.exceeded}
-
-
-def _mounts(mountinfo: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Device number, path within the file system and mount point: fields 3 to 5."""
-    for line in mountinfo.splitlines():
-        fields = line.split(b" ", 5)
-        if len(fields) == 6:
-            yield fields[2], _unescaped(fields[3]), _unescaped(fields[4])
-
-
-def _unescaped(field: bytes) -> bytes:
-    return _ESCAPED.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), field)
 
 
 def _pids(proc: Path) -> list[int]:
