@@ -89,6 +89,11 @@ class Cluster:
         """Create or update objects."""
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
+    def make_namespace(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Create a namespace in which pods can be: the API server refuses them until their service account is there."""
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}})
+        wait_for(f"the service account of {name}", lambda: self.get("serviceaccount", "default", name))
+
     def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Json | None:
         """One object, or None."""
         text = self.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")

@@ -105,8 +105,7 @@ def cluster() -> Iterator[Cluster]:
         cluster.up()
         manifest = yaml.safe_load_all((REPOSITORY / "daemonset.yaml").read_text())
         cluster.apply(*(item for item in manifest if item["kind"] != "DaemonSet"))
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        wait_for("the service account of pods", lambda: cluster.get("serviceaccount", "default"))
+        cluster.make_namespace(NAMESPACE)
         yield cluster
     finally:
         if not KEEP:

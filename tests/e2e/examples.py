@@ -114,6 +114,9 @@ def checks(
                 refused[example.name] = str(error)
         else:
             objects += map(placed, example.objects)
+    for made in objects:
+        if made["kind"] == "Namespace":
+            cluster.make_namespace(made["metadata"]["name"])
     cluster.apply(*objects)
     try:
         devices = {each["attributes"]["uuid"]["string"]: each for each in spec["devices"]}

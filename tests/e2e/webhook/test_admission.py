@@ -147,8 +147,7 @@ def test_others_resources_stay(cluster: Cluster, webhook: Webhook) -> None:
 def ignored_namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace with the label."""
     name = "e2e-ignored"
-    labels = {"hami.io/webhook": "ignore"}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    cluster.make_namespace(name, {"hami.io/webhook": "ignore"})
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 

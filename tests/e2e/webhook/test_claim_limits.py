@@ -36,8 +36,7 @@ def limited(cluster: Cluster) -> Iterator[None]:
     binding["spec"]["matchResources"]["namespaceSelector"] = {"matchLabels": {LABEL: "small"}}
     items += [numbers, binding]
     cluster.apply(*items)
-    cluster.kubectl("create", "namespace", "small")
-    cluster.kubectl("label", "namespace", "small", f"{LABEL}=small")
+    cluster.make_namespace("small", {LABEL: "small"})
     wait_for("the policy to be in force", lambda: " GPUs, " in refused(cluster, claim("c", request(count=10))))
     wait_for(
         "the other numbers to be in force", lambda: " GPUs, " in refused(cluster, claim("c", request(count=2)), "small")

@@ -31,7 +31,7 @@ def namespaces(cluster: Cluster, webhook: Webhook) -> Iterator[None]:
         "spec": {"hard": {"pods": "0"}},
     }
     for name in (GREEDY, MODEST):
-        cluster.kubectl("create", "namespace", name)
+        cluster.make_namespace(name)
     cluster.apply(quota)
     wait_for("the quota to be counted", lambda: (cluster.get("resourcequota", "none", GREEDY) or {}).get("status"))
     yield

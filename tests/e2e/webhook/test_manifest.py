@@ -9,7 +9,6 @@ import yaml
 from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from tests.e2e.cluster import REPOSITORY, Cluster, Json
 from tests.e2e.webhook.process import Webhook
-from tests.waiting import wait_for
 
 MANIFEST = REPOSITORY / "webhook.yaml"
 
@@ -39,9 +38,7 @@ def test_it_can_be_applied_again(cluster: Cluster, webhook: Webhook, manifest: l
 def restricted(cluster: Cluster) -> Iterator[str]:
     """A namespace that takes pods only if they can do as little as Kubernetes' strictest standard wants."""
     name = "e2e-restricted"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    wait_for("its service account", lambda: cluster.get("serviceaccount", "default", name))
+    cluster.make_namespace(name, {"pod-security.kubernetes.io/enforce": "restricted"})
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 

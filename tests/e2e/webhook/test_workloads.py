@@ -1,7 +1,6 @@
 """Controllers that make pods, on a node with eight GPUs of ten slots each; and what else there is in a namespace."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -79,8 +78,7 @@ def fails_first(restart: str) -> Any:
 def workloads(eight_gpus: None, cluster: Cluster) -> Iterator[None]:
     """The smaller ones of the tests below, all at once."""
     for name in (GONE, LIMITED):
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        wait_for(f"the service account of {name}", partial(cluster.get, "serviceaccount", "default", name))
+        cluster.make_namespace(name)
     quota = {"hard": {f"{DRIVER}.deviceclass.resource.k8s.io/devices": "1"}}
     made = gpu_pod("x", wanting(gpu=1, gpumem=1000))
     cluster.apply(
