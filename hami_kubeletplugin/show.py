@@ -59,7 +59,7 @@ def claims_table(claims: Iterable[Prepared], running: Running | None = None) -> 
                     share.device,
                     "unlimited" if use.admin else f"{share.limit.memory_mib}Mi",
                     "unlimited" if use.admin or not share.limit.cores else f"{share.limit.cores}%",
-                    _KEPT[storage(claim, use)],
+                    "whole GPU" if use.is_whole else _KEPT[storage(claim, use)],
                     _loaded((running or {}).get((claim.ref.namespace, claim.ref.name, share.use))),
                     ", ".join(use.containers) or "-",
                 ]

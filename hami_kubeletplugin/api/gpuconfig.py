@@ -20,6 +20,7 @@ from hami_kubeletplugin.api.quoting import quoted
 
 CorePolicy = Literal["default", "force", "disable"]
 Priority = Literal["high", "low"]
+Enforcement = Literal["auto", "always"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ class GpuConfig(BaseModel):
     """CUDA_TASK_PRIORITY: high 0, low 1. Default low, as in HAMi-core."""
     allow_shared_containers: bool | None = Field(None, alias="allowSharedContainers")
     """Let several containers, or pods, use one share at the same time, each with the whole limit. Default false: refused."""
+    enforcement: Enforcement | None = None
+    """`auto`, the default: a container whose every GPU is wholly its own gets no HAMi-core, as there is nothing to limit.
+    `always`: it gets HAMi-core all the same, e.g. to have it measured. One request that says so is enough."""
     log_level: int | None = Field(None, alias="logLevel", ge=0, le=4)
     """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: the library's own."""
 

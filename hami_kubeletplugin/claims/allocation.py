@@ -44,6 +44,7 @@ class Share:
         share_id: UUID of this share; None only with admin access.
         admin: Admin access: the device is visible, nothing is limited or consumed.
         limit: What it consumes. Memory may exceed the device's own when scaled; nothing with admin access.
+        slots: Sharing slots that it consumes, of `names.SHARES_TOTAL`: with all of them nobody else is on the device.
         config: The GpuConfig in force for its request.
     """
 
@@ -54,6 +55,7 @@ class Share:
     share_id: str | None
     admin: bool
     limit: Limit
+    slots: int
     config: GpuConfig
 
 
@@ -136,7 +138,7 @@ def _share(result: Json, where: str, node: str, configs: "list[tuple[frozenset[s
         raise ClaimError(f"{where}: unknown pool {pool!r}; this node publishes pool {node!r} alone")
     admin = bool(result.get("adminAccess"))
     share_id = result.get("shareID")
-    limit = Limit(0)
+    limit, slots = Limit(0), 0
     if not admin:
         if not share_id:
             raise ClaimError(
@@ -144,11 +146,13 @@ def _share(result: Json, where: str, node: str, configs: "list[tuple[frozenset[s
                 "is the feature gate DRAConsumableCapacity on in kube-apiserver and kube-scheduler?"
             )
         limit = Limit(_memory(result, where), _whole(result, names.CORES, where))
+        # The limit doesn't depend on it: where nothing is said, others may be on the device.
+        slots = _whole(result, names.SHARES, where) if names.SHARES in result["consumedCapacity"] else 0
     config = GpuConfig()
     for requests, layer in configs:
         if not requests or requests & {request, full}:
             config = layer.over(config)
-    return Share(request, subrequest or None, str(pool), str(device), share_id, admin, limit, config)
+    return Share(request, subrequest or None, str(pool), str(device), share_id, admin, limit, slots, config)
 
 
 def _memory(result: Json, where: str) -> int:

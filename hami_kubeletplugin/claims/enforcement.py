@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from hami_kubeletplugin.api.cdi import ContainerEdits
+from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.claims.numbering import numbered, numbering_variables
 from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared, PreparedShare
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.model import Gpu
@@ -81,10 +83,15 @@ Enforcements = Mapping[EnforcedBy, Enforcement]
 
 
 class NoEnforcement:
-    """For containers that are not limited: with adminAccess they see devices and consume nothing of them."""
+    """For containers that are not limited: they have adminAccess, which consumes nothing, or all that their GPUs have."""
 
-    def enforce(self, claim: Prepared, *, gpus: Mapping[str, Gpu], edits: DriverEdits) -> Enforced:  # noqa: ARG002
-        """Nothing to do."""
+    def enforce(self, claim: Prepared, *, gpus: Mapping[str, Gpu], edits: DriverEdits) -> Enforced:
+        """See `Enforcement`. A whole GPU is of no use without the driver's library; who has adminAccess may only look at it."""
+        whole = [use for use in claim.uses if use.is_whole]
+        for use in whole:
+            numbered(use, gpus)
+        if whole and edits.no_libcuda is not None:
+            raise ClaimError(f"{claim.ref}: no program of the container would find its GPU. {edits.no_libcuda}")
         return _NotEnforced(claim)
 
     def revive(self, former: Prepared) -> None:
@@ -98,8 +105,11 @@ class _NotEnforced:
     def __init__(self, claim: Prepared) -> None:
         self.claim = claim
 
-    def edits(self, share: PreparedShare) -> ContainerEdits:  # noqa: ARG002
-        return {}
+    def edits(self, share: PreparedShare) -> ContainerEdits:
+        use = self.claim.uses[share.use]
+        if use.admin:
+            return {}
+        return {"env": [f"{name}={value}" for name, value in numbering_variables(len(use.gpus)).items()]}
 
     def clear(self, former: Prepared | None, *, has_spec: bool) -> None:
         pass

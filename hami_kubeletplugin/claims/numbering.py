@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.limits import Limit
+from hami_kubeletplugin.api.names import CUDA_DEVICE_ORDER, CUDA_VISIBLE_DEVICES
 from hami_kubeletplugin.claims.prepared import Use
 from hami_kubeletplugin.gpu.model import Gpu
 
@@ -22,3 +23,13 @@ def numbered(use: Use, gpus: Mapping[str, Gpu]) -> dict[str, Limit]:
         if uuid not in gpus:
             raise ClaimError(f"GPU {uuid} is not on this node any more; delete the pod so that another is allocated")
     return dict(sorted(use.gpus.items(), key=lambda item: gpus[item[0]].bus_order))
+
+
+def numbering_variables(gpus: int) -> dict[str, str]:
+    """The environment by which CUDA numbers a container's GPUs as `numbered` does, whatever image and pod say.
+
+    Args:
+        gpus: How many the container sees. Any value of CUDA_VISIBLE_DEVICES but the identity breaks HAMi-core's numbering, up to
+            "unlimited" (utils.c:175-233).
+    """
+    return {CUDA_DEVICE_ORDER: "PCI_BUS_ID", CUDA_VISIBLE_DEVICES: ",".join(map(str, range(gpus)))}

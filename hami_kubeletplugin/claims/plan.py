@@ -11,10 +11,10 @@ from dataclasses import fields
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.gpuconfig import GpuConfig, Policy
 from hami_kubeletplugin.api.limits import Limit
-from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, Share
 from hami_kubeletplugin.claims.pods import Container, Pod
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
@@ -146,18 +146,19 @@ def _use(view: tuple[Held, ...], viewers: Sequence[Viewer], gpus: Mapping[str, G
             "give each its own request, or set allowSharedContainers: true in a GpuConfig to accept that"
         )
     limits = _limits(shares, gpus)
-    if len(limits) > MAX_GPUS_PER_CONTAINER:
+    enforced = not admin and not _wholly_its_own(shares, limits, gpus)
+    if enforced and len(limits) > names.MAX_GPUS_PER_CONTAINER:
         raise ClaimError(
-            f"container {_list(viewers)} uses {len(limits)} GPUs; HAMi-core limits at most {MAX_GPUS_PER_CONTAINER} in one"
+            f"container {_list(viewers)} uses {len(limits)} GPUs; HAMi-core limits at most {names.MAX_GPUS_PER_CONTAINER} in one"
         )
     return Use(
         containers=tuple(sorted(map(str, viewers))),
         gpus=limits,
         admin=admin,
         policy=_policy(shares, viewers),
-        enforced_by="none" if admin else "hami-core",
+        enforced_by="hami-core" if enforced else "none",
         # Pods that come later to a claim that may be shared are not told to us: the kubelet holds it for prepared.
-        concurrent=shareable and not admin,
+        concurrent=shareable and enforced,
         owner=min(held.claim.ref.uid for held in view),
     )
 
@@ -183,6 +184,26 @@ def _limits(shares: Iterable[Share], gpus: Mapping[str, Gpu]) -> Mapping[str, Li
     for share in shares:
         limits[_gpu(share, gpus).uuid] += share.limit
     return dict(sorted(limits.items()))
+
+
+def _wholly_its_own(shares: Iterable[Share], limits: Mapping[str, Limit], gpus: Mapping[str, Gpu]) -> bool:
+    """Whether there is nothing to limit: nobody else is on these GPUs, and the limits are what the hardware has anyway.
+
+    With memory scaling the limit of a whole GPU is another than its memory, so it has to be kept. HAMi-core limits all GPUs of
+    a container or none, so one GPU that is shared has the others limited, too.
+    """
+    slots: dict[str, int] = defaultdict(int)
+    for share in shares:
+        if share.config.enforcement == "always":
+            return False
+        slots[_gpu(share, gpus).uuid] += share.slots
+    memory = {gpu.uuid: gpu.memory_bytes // names.MIB for gpu in gpus.values()}
+    return all(
+        slots[uuid] >= names.SHARES_TOTAL
+        and limit.memory_mib == memory[uuid]
+        and (not limit.cores or limit.cores >= 100)
+        for uuid, limit in limits.items()
+    )
 
 
 def _prepared(share: Share, use: int, gpus: Mapping[str, Gpu]) -> PreparedShare:

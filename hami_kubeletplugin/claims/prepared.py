@@ -26,7 +26,7 @@ class Use:
         gpus: Limits by GPU UUID, in no particular order: for each GPU the sum of the shares that the container holds of it.
         admin: Admin access: devices visible, no limit.
         policy: From the GpuConfigs.
-        enforced_by: What keeps the limits; `none`: nothing is limited.
+        enforced_by: What keeps the limits; `none`: nothing is limited, with admin access or as every GPU is wholly its own.
         concurrent: Several containers may have it at the same time, each with the whole limit.
         owner: UID of the claim whose files on the host the containers get, when a container uses several claims.
     """
@@ -38,6 +38,11 @@ class Use:
     enforced_by: EnforcedBy
     concurrent: bool
     owner: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every GPU is wholly its own, so that there is nothing to limit."""
+        return self.enforced_by == "none" and not self.admin
 
     @property
     def one_at_a_time(self) -> bool:

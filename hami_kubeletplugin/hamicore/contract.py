@@ -12,15 +12,14 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import (
     CUDA_DEVICE_MEMORY_LIMIT,
     CUDA_DEVICE_MEMORY_SHARED_CACHE,
-    CUDA_DEVICE_ORDER,
     CUDA_DEVICE_SM_LIMIT,
     CUDA_REDIRECT,
     CUDA_TASK_PRIORITY,
-    CUDA_VISIBLE_DEVICES,
     GPU_CORE_UTILIZATION_POLICY,
     LIBCUDA_LOG_LEVEL,
     MAX_GPUS_PER_CONTAINER,
 )
+from hami_kubeletplugin.claims.numbering import numbering_variables
 
 CONTAINER_LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 """The library opens itself by this very path (libvgpu.c:99), whatever path it was preloaded from."""
@@ -78,9 +77,7 @@ def variables(
     """
     checked(limits)
     environment = {
-        CUDA_DEVICE_ORDER: "PCI_BUS_ID",
-        # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
-        CUDA_VISIBLE_DEVICES: ",".join(str(index) for index in range(len(limits))),
+        **numbering_variables(len(limits)),
         CUDA_DEVICE_MEMORY_SHARED_CACHE: region,
         # As it is without the variable; with another value the library would look its functions up there (libvgpu.c:95).
         CUDA_REDIRECT: CONTAINER_LIBRARY,

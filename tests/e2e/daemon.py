@@ -141,6 +141,13 @@ class Daemon:
             return spec
         return None
 
+    def claims(self, *options: str) -> str:
+        """What `hami-kubeletplugin claims` prints."""
+        command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), "claims", *options]
+        environment = {**os.environ, **CHECKOUT}
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=30, text=True)
+        return done.stdout
+
     def traces(self) -> dict[str, list[str]]:
         """What is on the node because of claims: CDI specs, records, caches. Empty lists when no claim is prepared."""
         return {

@@ -41,6 +41,7 @@ gpus:
   - {model: l40s}
   - {model: l40s}
   - {model: l40s}
+  - {model: l40s}
 """
 
 

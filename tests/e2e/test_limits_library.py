@@ -1,9 +1,6 @@
 """Libraries of several versions, and of none that is known."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests import CHECKOUT
 from tests.e2e.cluster import Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.inside import Inside, look, look_cleared
@@ -30,11 +26,9 @@ def other_daemon(daemon: Daemon) -> Iterator[Daemon]:
     daemon.restart()
 
 
-def claims() -> list[dict[str, Any]]:
+def claims(daemon: Daemon) -> list[dict[str, Any]]:
     """What `hami-kubeletplugin claims` tells."""
-    command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), "claims", "--output", "json"]
-    done = subprocess.run(command, env={**os.environ, **CHECKOUT}, check=True, capture_output=True, timeout=30)
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    found: list[dict[str, Any]] = json.loads(daemon.claims("--output", "json"))
     return found
 
 
@@ -62,7 +56,7 @@ def test_an_update_of_the_library(other_daemon: Daemon, cluster: Cluster, librar
         if version == "2.8.0":
             cluster.kill_container(before["main"])
             restarted(cluster, "p", before, "main")
-    assert [found["library"] for found in claims()] == ["2.10.0"]
+    assert [found["library"] for found in claims(other_daemon)] == ["2.10.0"]
 
 
 def test_a_library_that_nobody_knows(other_daemon: Daemon, cluster: Cluster, library: Path, tmp_path: Path) -> None:
@@ -78,7 +72,7 @@ def test_a_library_that_nobody_knows(other_daemon: Daemon, cluster: Cluster, lib
     assert inside.limits == [(1000, 0)]
     assert inside.report["cache.first"] == "1"
     assert look_cleared(cluster, "p").limits == []
-    assert [(found["library"], found["regions"]) for found in claims()] == [(None, False)] * 2
+    assert [(found["library"], found["regions"]) for found in claims(other_daemon)] == [(None, False)] * 2
     [warning] = [entry for entry in other_daemon.log() if "limits are in variables only" in entry["event"]]
     assert "versions.json" in warning["reason"]
 

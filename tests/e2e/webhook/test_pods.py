@@ -175,7 +175,21 @@ def test_whole_gpu_is_exclusive(cluster: Cluster, pods: None) -> None:
     cluster.running("whole")
     [[result]] = results(cluster, "whole").values()
     assert result["consumedCapacity"] == {"memory": "15Gi", "cores": "100", "shares": "10k"}
-    assert look(cluster, "whole").limits == [(MIB[OTHER_T4], 0)]
+
+
+def test_whole_gpu_has_nothing_between_it_and_cuda(cluster: Cluster, pods: None, session_daemon: Daemon) -> None:
+    """Its container has the numbering and the claim's name, and nothing of HAMi-core; nobody calls that a missing limit."""
+    cluster.running("whole")
+    inside = look(cluster, "whole")
+    assert (inside.preload, inside.report) == ("", {})
+    assert not [point for point in inside.mounts if "vgpu" in point or "cudevshr" in point or "preload" in point]
+    ours = {name: inside.env[name] for name in inside.env if name.startswith(("CUDA", "GPU_", "LIBCUDA"))}
+    assert ours == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "0"}
+    assert inside.env["HAMI_DRA_CLAIM"].startswith("e2e/whole-gpu-main-")
+    [row] = [line for line in session_daemon.claims().splitlines() if line.startswith(inside.env["HAMI_DRA_CLAIM"])]
+    assert "15360Mi" in row
+    assert "whole GPU" in row
+    assert not cluster.events("whole", "GpuLimitNotInForce")
 
 
 def test_gpus_of_one_numa_node(cluster: Cluster, pods: None) -> None:

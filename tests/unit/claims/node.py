@@ -15,9 +15,9 @@ from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable,
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import ClaimFiles
-from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.enforcement import Enforced, Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
-from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
+from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared, PreparedShare
 from hami_kubeletplugin.claims.reader import ClaimApi
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery, RecoveryApi
@@ -133,10 +133,12 @@ def enforcing(
     made: Prepared, *, gpus: Inventory, edits: DriverEdits, installed: Installed, hami_dir: Path = HAMI
 ) -> tuple[Prepared, Callable[[PreparedShare], ContainerEdits]]:
     """The claim as it is recorded, and the edits of each share, with HAMi-core where something is limited."""
-    if all(use.enforced_by == "none" for use in made.uses):
-        return made, lambda _: {}
-    core = HamiCore(FixedHost(installed), hami_dir).enforce(made, gpus=gpus.by_uuid(), edits=edits)
-    return core.claim, lambda share: core.edits(share) if made.uses[share.use].enforced_by == "hami-core" else {}
+    kinds: Enforcements = {"hami-core": HamiCore(FixedHost(installed), hami_dir), "none": NoEnforcement()}
+    enforced: dict[EnforcedBy, Enforced] = {}
+    for kind in sorted({use.enforced_by for use in made.uses}):
+        enforced[kind] = kinds[kind].enforce(made, gpus=gpus.by_uuid(), edits=edits)
+        made = enforced[kind].claim
+    return made, lambda share: enforced[made.uses[share.use].enforced_by].edits(share)
 
 
 class Node:

@@ -56,6 +56,7 @@ def result(
     *,
     request: str = "gpu",
     share: str | None = "s",
+    slots: str | None = "1k",
     **more: Any,
 ) -> Json:
     """One allocation result of ours; `share` names the share, None leaves the shareID out."""
@@ -63,7 +64,7 @@ def result(
     made: Json = {"request": request, "driver": DRIVER, "pool": NODE, "device": name}
     if share is not None:
         made["shareID"] = uid_of("share", f"{request}/{name}/{share}")
-    capacity = {k: v for k, v in (("memory", memory), ("cores", cores), ("shares", "1k")) if v is not None}
+    capacity = {k: v for k, v in (("memory", memory), ("cores", cores), ("shares", slots)) if v is not None}
     return made | {"consumedCapacity": capacity} | more
 
 
