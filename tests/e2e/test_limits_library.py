@@ -1,6 +1,7 @@
 """Libraries of several versions, and of none that is known."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
