@@ -8,12 +8,13 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import clean
 from tests.e2e.daemon import DRIVER, Daemon
-from tests.e2e.manifests import claim, container, pod, request
+from tests.e2e.manifests import Json, claim, container, pod, request
 from tests.e2e.test_publish import published
 from tests.waiting import wait_for
 
 TWO = f'device.attributes["{DRIVER}"].minor < 2'
 """Of the simulated node's four GPUs; in PCI bus order 1 comes before 0."""
+ONE = f'device.attributes["{DRIVER}"].minor == 0'
 PODS = [f"p{number}" for number in range(4)]
 
 
@@ -28,12 +29,15 @@ def spreading(session_daemon: Daemon, cluster: Cluster) -> Iterator[Daemon]:
     assert session_daemon.stop() == 0
 
 
-def one_more(cluster: Cluster, name: str) -> None:
-    """A pod with a share of one of two GPUs, running."""
-    cluster.apply(
-        claim(name, request(memory="1000Mi", cores=20, selector=TWO)),
-        pod(name, container(claims=["gpu"]), claims={"gpu": name}),
-    )
+def with_a_share(name: str, *, cores: int | None, selector: str) -> tuple[Json, Json]:
+    """A claim of 1000 MiB, and its pod."""
+    wanted = request(memory="1000Mi", cores=cores, selector=selector)
+    return claim(name, wanted), pod(name, container(claims=["gpu"]), claims={"gpu": name})
+
+
+def one_more(cluster: Cluster, name: str, *, cores: int | None = 20, selector: str = TWO) -> None:
+    """One of these, running."""
+    cluster.apply(*with_a_share(name, cores=cores, selector=selector))
     cluster.running(name)
 
 
@@ -74,3 +78,13 @@ def test_binpack(daemon: Daemon, cluster: Cluster) -> None:
     for name in PODS:
         one_more(cluster, name)
     assert shares(cluster) == {"hami-gpu-1": 4}
+
+
+def test_a_share_without_cores_joins_a_gpu_whose_cores_are_all_given(daemon: Daemon, cluster: Cluster) -> None:
+    """Unlike with HAMi: who asks for no cores has none set aside, and needs none to be left. Who asks for one waits."""
+    for name, cores in (("most", 60), ("rest", 40), ("none", None)):
+        one_more(cluster, name, cores=cores, selector=ONE)
+    assert shares(cluster) == {"hami-gpu-0": 3}
+    cluster.apply(*with_a_share("more", cores=1, selector=ONE))
+    messages = wait_for("the event of the last pod", lambda: cluster.events("more", "FailedScheduling"))
+    assert "cannot allocate all claims" in messages[-1]
