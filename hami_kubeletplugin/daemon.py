@@ -3,6 +3,7 @@
 hardware ──inventory──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
+records ──what is in use──> publisher, with --gpu-order=spread
 processes of containers ──> in force ──events──> API server
 """
 
@@ -11,17 +12,19 @@ import contextlib
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.claims.usage import Usage, usage
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -37,6 +40,7 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
 log = get_logger()
@@ -100,6 +104,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             interval=settings.rescan_interval,
             on_change=hardware_changed,
         )
+        spread = settings.gpu_order == "spread"
+        in_use = UsageWatch(lambda: _usage(records), publisher.order_by) if spread else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(
@@ -116,6 +122,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             boot_id=boot_id,
             timeout=settings.prepare_timeout,
             rights=settings.claim_rights,
+            changed=in_use.changed if in_use else None,
         )
         recovery = Recovery(
             claims=claims,
@@ -135,6 +142,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         )
         server = KubeletServer(settings, claims, publisher.published, lock)
         await asyncio.to_thread(_open, records, specs, host)
+        if in_use:
+            await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
         # What start-up made lives as long as the process: keep the collector from walking it again and again.
         gc.collect()
@@ -145,6 +154,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                 tasks.create_task(_until_stop(edits.close), name="edits")
                 tasks.create_task(hardware.run(), name="hardware")
                 tasks.create_task(publisher.run(), name="publisher")
+                if in_use:
+                    tasks.create_task(in_use.run(), name="order")
                 tasks.create_task(server.run(), name="kubelet")
                 tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
                 tasks.create_task(recovery.watch(SPEC_WATCH), name="specs")
@@ -192,6 +203,11 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
     async with metrics.served(address, facts) as port:
         log.info("serving metrics", port=port)
         yield
+
+
+def _usage(records: Records) -> Mapping[str, Usage]:
+    """What claims hold of each GPU. Those whose record is damaged don't count until recovery has made it anew."""
+    return usage(claim for claim in records.all() if isinstance(claim, Prepared))
 
 
 def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:

@@ -127,6 +127,11 @@ class Settings(Sharing, Discovery, Identity):
         description="Where what GPU containers write into is: 'memory' = in small file systems of their own, 'disk' = below "
         "--hami-dir, 'auto' = in memory where the daemon may mount, else on the disk, which containers can fill then.",
     )
+    gpu_order: Literal["binpack", "spread"] = Field(
+        "binpack",
+        description="Which GPU of the node the scheduler fills next: 'binpack' = one after the other, 'spread' = the one of "
+        "which least is in use, as of some seconds ago.",
+    )
     driver_edits: Literal["toolkit", "runtime", "none"] = Field(
         "toolkit",
         description="Who puts the driver into containers: 'toolkit' = nvidia-ctk's CDI edits, 'runtime' = the NVIDIA "

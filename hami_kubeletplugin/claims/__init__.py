@@ -12,6 +12,8 @@
     enforcement     what keeps limits, as an interface; and nothing, which is one of them
     numbering       the order in which a container numbers its GPUs (pure)
     plan            allocated claims + pods -> prepared claim, or a refusal (pure)
+    privileged      which pods no limit could hold in (pure)
+    usage           how much of each GPU prepared claims hold (pure)
     prepared        what a prepared claim is (pure)
     pods            Pod -> which container sees which request (pure)
     allocation      ResourceClaim -> our shares of it (pure)

@@ -18,6 +18,7 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, Share
 from hami_kubeletplugin.claims.pods import Container, Pod
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
+from hami_kubeletplugin.claims.privileged import refuse_privileged
 from hami_kubeletplugin.gpu.model import Gpu
 
 
@@ -71,6 +72,7 @@ def plan(
         ClaimError: No plan keeps the limits; the message names containers or devices.
     """
     _refuse_strangers(claim, pods)
+    refuse_privileged(claim, pods)
     known = {c.ref.name: c for c in (*neighbours, claim)}
     viewers_of: dict[tuple[Held, ...], list[Viewer]] = defaultdict(list)
     for pod in pods:

@@ -22,12 +22,14 @@ class Container:
         kind: `init` runs to its end before the next one, `sidecar` is a restartable init container, `app` all others.
         order: Its place among the pod's init containers; app containers come after all of them.
         claims: (ResourceClaim name, request or None for all of the claim), as the kubelet injects them.
+        privileged: It has all devices of the node, whatever is injected.
     """
 
     name: str
     kind: Kind
     order: int
     claims: tuple[tuple[str, str | None], ...]
+    privileged: bool = False
 
     def overlaps(self, other: "Container") -> bool:
         """Whether both of one pod can run at the same time: a plain init container only meets sidecars before it."""
@@ -68,15 +70,21 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
             "sidecar" if c.get("restartPolicy") == "Always" else "init",
             order,
             _claims(c, claim_of, extended),
+            _privileged(c),
         )
         for order, c in enumerate(inits)
     ]
     containers += [
-        Container(c["name"], "app", len(inits), _claims(c, claim_of, extended)) for c in spec.get("containers") or []
+        Container(c["name"], "app", len(inits), _claims(c, claim_of, extended), _privileged(c))
+        for c in spec.get("containers") or []
     ]
     ref = PodRef(meta["namespace"], meta["name"], meta["uid"])
     names = frozenset(name for name in (*claim_of.values(), extended.get("resourceClaimName")) if name)
     return Pod(ref, status.get("phase") in ("Succeeded", "Failed"), names, tuple(containers))
+
+
+def _privileged(container: Mapping[str, Any]) -> bool:
+    return (container.get("securityContext") or {}).get("privileged") is True
 
 
 def _claims(

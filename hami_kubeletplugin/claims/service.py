@@ -50,6 +50,7 @@ class Claims:
         node: Our node name.
         boot_id: Of the running kernel.
         rights: What claims may say about their own limits.
+        changed: Called, from any thread, when a claim may have come or gone; must not wait.
         timeout: Seconds for one call; below the kubelet's 45, so that the pod's event carries our words.
     """
 
@@ -65,10 +66,11 @@ class Claims:
         boot_id: str,
         timeout: float,
         rights: ClaimRights = ALL_RIGHTS,
+        changed: Callable[[], None] | None = None,
     ) -> None:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
-        self._rights = rights
+        self._rights, self._changed = rights, changed or (lambda: None)
         self._locks, self._guess, self._closing = ClaimLocks(), PodGuess(), threading.Event()
         self._overtaken, self._arriving = WeakValueDictionary[str, threading.Event](), threading.Lock()
         self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
@@ -172,6 +174,7 @@ class Claims:
     def _unprepare(self, ref: ClaimRef, deadline: float) -> None:
         with self._locks.hold(checked_uid(ref.uid), deadline=deadline):
             self._files.take_away(ref.uid)
+        self._changed()
         log.info("claim unprepared")
 
     def _put(self, prepared: Prepared, deadline: float) -> None:
@@ -181,6 +184,7 @@ class Claims:
             # The kubelet has its answer; what it said there must stay true.
             raise ClaimError(f"{prepared.ref}: given up before anything was written")
         self._files.put(prepared, gpus, edits)
+        self._changed()
 
     def _each(
         self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], T], workers: ThreadPoolExecutor, deadline: float

@@ -4,5 +4,6 @@ publisher       keeps the node's slices as they should be, whatever happens to t
 accepted        what the API server makes of our devices
 observed        the slices as the API server has them
 slices          devices -> slices of a pool; what to write (pure)
+order           which device stands first, by what is in use of each
 devices         GPUs -> devices: attributes, capacities, policies (pure)
 """

@@ -23,7 +23,7 @@ _BUS_ID: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 def devices(gpus: Sequence[Gpu], sharing: Sharing) -> list[Device]:
-    """The devices for these GPUs, in PCI bus order, which is also the order in which the scheduler fills them."""
+    """The devices for these GPUs, in PCI bus order: so the scheduler fills them, unless `order` says another one."""
     groups = nvlink_groups(gpus)
     ordered = sorted(gpus, key=lambda gpu: gpu.bus_order)
     return [device(gpu, sharing, groups.get(gpu.pci_bus_id)) for gpu in ordered]

@@ -8,11 +8,12 @@ and an API server that is away for minutes costs one attempt per half minute.
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final
 
 from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiNotFound
 from hami_kubeletplugin.api.settings import Sharing
+from hami_kubeletplugin.claims.usage import Usage
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.kube.client import Event
@@ -25,6 +26,7 @@ from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.accepted import Accepted
 from hami_kubeletplugin.publish.devices import Device, devices
 from hami_kubeletplugin.publish.observed import Observed
+from hami_kubeletplugin.publish.order import least_used_first
 from hami_kubeletplugin.publish.slices import Pool, Write, reconcile, split
 
 log = get_logger()
@@ -74,6 +76,8 @@ class Publisher:
         self.published_at: float | None = None
         """UNIX time at which the slices were last found, or made, right."""
         self._offered = asyncio.Event()
+        self._found: list[Device] | None = None
+        self._used: Mapping[str, Usage] = {}
         self._desired: list[Device] | None = None
         self.published = Observable[Devices](())
         """What the API server has from us."""
@@ -92,11 +96,20 @@ class Publisher:
 
     def offer(self, inventory: Inventory | None) -> None:
         """Publish these GPUs from now on; None withdraws the pool, e.g. when there is no driver. Never blocks."""
-        desired = None if inventory is None else devices(inventory.gpus, self._sharing)
-        if self._offered.is_set() and desired == self._desired:
+        self._found = None if inventory is None else devices(inventory.gpus, self._sharing)
+        self._want()
+        self._offered.set()
+
+    def order_by(self, used: Mapping[str, Usage]) -> None:
+        """Have the GPU first of which least is in use, from now on. By UUID. Never blocks."""
+        self._used = used
+        self._want()
+
+    def _want(self) -> None:
+        desired = None if self._found is None else least_used_first(self._found, self._used)
+        if desired == self._desired:
             return
         self._desired = desired
-        self._offered.set()
         self._urgent.set()
         self._dirty.set()
 
@@ -193,7 +206,8 @@ class Publisher:
         writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.all())
         for write in writes:
             await self._write(write)
-        self.published.set(tuple((self._node, device["name"]) for device in offered or ()))
+        # By name: that another GPU stands first is no news of any GPU.
+        self.published.set(tuple(sorted((self._node, device["name"]) for device in offered or ())))
         self.published_at = time.time()
         if writes:
             log.info("ResourceSlices written", devices=len(self.published.get()), slices=len(parts), writes=len(writes))

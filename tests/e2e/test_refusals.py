@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.cluster import Cluster
+from tests.e2e.conftest import CLEANED
 from tests.e2e.daemon import Daemon
-from tests.e2e.manifests import claim, config, container, pod, request
+from tests.e2e.manifests import Json, claim, config, container, init_container, pod, request
 from tests.waiting import wait_for
 
 FAILED = "FailedPrepareDynamicResources"
+PRIVILEGED: Json = {"securityContext": {"privileged": True}}
+ADMIN = "e2e-admin"
 
 
 def refusal(cluster: Cluster, name: str) -> str:
@@ -55,3 +58,42 @@ def test_one_share_in_two_containers_on_purpose(daemon: Daemon, cluster: Cluster
         pod("p", container("one", claims=["gpu"]), container("two", claims=["gpu"]), claims={"gpu": "c"}),
     )
     cluster.running("p")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pod("p", container("root", claims=["gpu"], **PRIVILEGED), claims={"gpu": "c"}),
+        pod("p", container(claims=["gpu"]), container("root", **PRIVILEGED), claims={"gpu": "c"}),
+        pod("p", container(claims=["gpu"]), claims={"gpu": "c"}, initContainers=[init_container("root") | PRIVILEGED]),
+    ],
+    ids=["uses the claim", "beside", "init"],
+)
+def test_a_privileged_container_is_refused(daemon: Daemon, cluster: Cluster, spec: Json) -> None:
+    """It would see all GPUs of the node; the event gives the webhook's reason, though the claim was written by hand."""
+    cluster.apply(claim("c", request(memory="1000Mi")), spec)
+    message = refusal(cluster, "p")
+    assert all(word in message for word in ("e2e/p, container root", "sees every GPU", "no limit would hold")), message
+    assert not any(daemon.traces().values())
+
+
+def test_a_privileged_container_with_admin_access(daemon: Daemon, cluster: Cluster) -> None:
+    """With adminAccess there is no limit to hold, so a privileged container may have it."""
+    cluster.make_namespace(ADMIN, {"resource.kubernetes.io/admin-access": "true"})
+    made = [
+        claim("c", request(adminAccess=True)),
+        pod("p", container("root", claims=["gpu"], **PRIVILEGED), claims={"gpu": "c"}),
+    ]
+    for each in made:
+        each["metadata"]["namespace"] = ADMIN
+    cluster.apply(*made)
+    try:
+
+        def runs() -> bool:
+            found = cluster.get("pod", "p", ADMIN)
+            return bool(found and found["status"]["phase"] == "Running")
+
+        wait_for("the pod to run", runs, timeout=60)
+    finally:
+        cluster.purge(ADMIN, CLEANED)
+        cluster.delete("namespace", ADMIN)

@@ -42,7 +42,7 @@ _FALSE: Final = {"0", "f", "F", "FALSE", "false", "False"}
 _POLICIES: Final[Mapping[str, str]] = {
     "binpack": "",
     "mutex": "",
-    "spread": f"GPUs of a node are filled one after the other; to have one alone set {EXCLUSIVE}",
+    "spread": f"in which order a node's GPUs are filled says its daemon's --gpu-order; to have one alone set {EXCLUSIVE}",
     "topology-aware": f"to have GPUs joined by NVLink set {SAME_NVLINK}",
     "numa": f"to have GPUs of one NUMA node set {NUMA_BIND}",
 }
