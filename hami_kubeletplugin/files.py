@@ -100,6 +100,27 @@ def make_way(path: Path) -> None:
         path.rmdir()
 
 
+def set_aside(path: Path) -> Path | None:
+    """Move what is no file out of a file's place.
+
+    Returns:
+        Where it is now; None if a file, or nothing, is there.
+
+    Raises:
+        StorageError: It is still there.
+    """
+    aside = path.with_name(f"{path.name}.aside")
+    try:
+        if stat.S_ISREG(os.stat(path).st_mode):
+            return None
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: is no file and can't be set aside: {error.strerror}; {remedy(error)}") from error
+    return aside
+
+
 def restrict(path: Path, mode: int) -> None:
     """Give a file a mode; it is fine if it isn't there.
 

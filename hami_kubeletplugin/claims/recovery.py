@@ -137,7 +137,13 @@ class Recovery:
 
     def _lost(self, uid: str) -> ClaimRef | None:
         """Which claim it is whose record is lost or can't be used, from its spec or else from what is left of the record."""
-        return self._specs.claim(uid) or self._records.claim(uid)
+        for told in (self._specs, self._records):
+            try:
+                if (ref := told.claim(uid)) is not None:
+                    return ref
+            except StorageError as error:
+                self._report(uid, error)
+        return None
 
     async def _is_ours(self, ref: ClaimRef, prepared: Prepared | None) -> bool:
         """Whether the claim still is allocated to this driver on this node. In doubt it is.

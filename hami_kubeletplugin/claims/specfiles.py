@@ -7,8 +7,12 @@ from typing import Final
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.claim import ClaimRef, checked_uid
+from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.names import CLAIM, cdi_kind
 from hami_kubeletplugin.claims.records import named_uids
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
 
 _MODE: Final = 0o600
 
@@ -59,7 +63,7 @@ class SpecFiles:
         """
         path = self.path(uid)
         content = json.dumps(spec, separators=(",", ":")).encode()  # an indent costs four times as much: no C for it
-        if files.read(path) == content:
+        if _read(path) == content:
             return False
         # Only for root, as whom runtimes read it: its names, paths and limits are no business of others on the node. Not
         # durable, since it is made anew from the record.
@@ -72,7 +76,12 @@ class SpecFiles:
         Raises:
             StorageError: It is still there.
         """
-        files.remove(self.path(uid))
+        path = self.path(uid)
+        try:
+            files.remove(path)
+        except StorageError:
+            if not _set_aside(path):
+                raise
 
     def claim(self, uid: str) -> ClaimRef | None:
         """The claim that a spec was made for, for when its record is lost; None if it doesn't say.
@@ -80,7 +89,7 @@ class SpecFiles:
         Raises:
             StorageError: The spec is there and can't be read.
         """
-        content = files.read(self.path(uid))
+        content = _read(self.path(uid))
         try:
             spec = json.loads(content or b"{}")
             env = [variable for device in spec["devices"] for variable in device["containerEdits"]["env"]]
@@ -89,3 +98,21 @@ class SpecFiles:
             return None
         namespace, _, name = value.partition("/")
         return ClaimRef(namespace, name, uid) if namespace and name else None
+
+
+def _read(path: Path) -> bytes | None:
+    """What a spec says; None if there is none."""
+    try:
+        return files.read(path)
+    except StorageError:
+        if not _set_aside(path):
+            raise
+    return None
+
+
+def _set_aside(path: Path) -> bool:
+    """Whether something that is no file had a spec's name. It is none for runtimes either, and must not be in a spec's way."""
+    aside = files.set_aside(path)
+    if aside is not None:
+        log.warning("what had the name of a CDI spec and is no file was set aside", moved_to=str(aside))
+    return aside is not None

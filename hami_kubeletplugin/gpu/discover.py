@@ -6,6 +6,7 @@ not again by every rescan while it goes on.
 
 import asyncio
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import NvmlCallFailed
 from hami_kubeletplugin.gpu import nvml as codes
 from hami_kubeletplugin.gpu import pci
@@ -29,6 +31,9 @@ TIME_LIMIT: Final = 30.0
 _MAX_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
 _LINK_TO_SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _MIG_ENABLED: Final = 1  # NVML_DEVICE_MIG_ENABLE
+
+_UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{7,63}")
+"""What is a name of one GPU in slices, files and variables; a GPU that falls over answers with nothing, or zeros."""
 
 Result = TypeVar("Result")
 
@@ -163,7 +168,12 @@ class _Reader:
     def identify(self) -> None:
         self._handle = self._nvml.require("nvmlDeviceGetHandleByIndex", self._index, where=str(self))
         self._known["pci_bus_id"] = _bus_id("nvmlDeviceGetPciInfo", self._require("nvmlDeviceGetPciInfo"), str(self))
-        self._known["uuid"] = str(self._require("nvmlDeviceGetUUID"))
+        uuid = str(self._require("nvmlDeviceGetUUID"))
+        if not _UUID.fullmatch(uuid):
+            raise NvmlCallFailed(
+                "nvmlDeviceGetUUID", codes.ERROR_UNKNOWN, f"it answered {uuid!r}, which is no UUID", str(self)
+            )
+        self._known["uuid"] = uuid
 
     def in_mig_mode(self) -> bool:
         mode = self._query("nvmlDeviceGetMigMode")
@@ -180,12 +190,20 @@ class _Reader:
             brand=BRANDS.get(self._query("nvmlDeviceGetBrand") or 0, ""),
             architecture=ARCHITECTURES.get(self._query("nvmlDeviceGetArchitecture") or 0, ""),
             compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
-            memory_bytes=int(self._require("nvmlDeviceGetMemoryInfo").total),
+            memory_bytes=self._memory(),
             driver_version=driver_version,
             cuda_driver_version=cuda_driver_version,
             pcie_root=pci.pcie_root(sysfs, bus_id),
             numa_node=pci.numa_node(sysfs, bus_id),
         )
+
+    def _memory(self) -> int:
+        """Bytes. A GPU that has none to give would have the API server refuse the slice of all GPUs."""
+        call = "nvmlDeviceGetMemoryInfo"
+        total = int(self._require(call).total)
+        if total < names.MIB:
+            raise NvmlCallFailed(call, codes.ERROR_UNKNOWN, f"it answered {total} bytes of memory in all", str(self))
+        return total
 
     def links(self) -> _Links:
         links = _Links()

@@ -56,6 +56,7 @@ class Call:
         name: `namespace/name`, a name, or empty.
         query: Parameters.
         content_type: Of the body; a patch says by it what kind it is.
+        mark: A field that every object has which the API server may answer with: proxies in front of it answer `{}` with 200.
     """
 
     verb: str
@@ -64,13 +65,19 @@ class Call:
     name: str = ""
     query: Mapping[str, str] | None = None
     content_type: str = "application/json"
+    mark: str = "kind"
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource} {self.name}".rstrip()
 
 
-def object_of(call: Call, text: bytes) -> Object:
+def object_of(call: Call, text: bytes, mark: str | None = None) -> Object:
     """The object in an answer.
+
+    Args:
+        call: What was asked.
+        text: The answer.
+        mark: A field that it must have, if another than the call's.
 
     Raises:
         ApiUnavailable: It is no object, so something else than the API server sent it.
@@ -88,6 +95,10 @@ def object_of(call: Call, text: bytes) -> Object:
         ) from error
     if not isinstance(decoded, dict):
         raise ApiUnavailable(f"{call} failed: the answer is a {type(decoded).__name__}, not an object")
+    if (mark or call.mark) not in decoded:
+        raise ApiUnavailable(
+            f"{call} failed: the answer is an object without {mark or call.mark}, so something else than the API server sent it"
+        )
     return decoded
 
 

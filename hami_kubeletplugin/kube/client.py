@@ -156,8 +156,8 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
 
 
 def _event(call: Call, line: bytes) -> Event:
-    event = object_of(call, line)
-    kind, obj = event.get("type", ""), event.get("object", {})
+    event = object_of(call, line, mark="object")
+    kind, obj = event.get("type", ""), event["object"]
     if kind == "ERROR":
         raise error_of(call, obj.get("code", HTTPStatus.INTERNAL_SERVER_ERROR), {}, json.dumps(obj).encode())
     return Event(kind, obj)

@@ -86,7 +86,7 @@ class KubeClient(Client):
 
     async def server_version(self) -> tuple[int, int]:
         """The server's (major, minor). A change makes us look for the newest API version again."""
-        answer = await self.ask(Call("get", "/version", "/version"))
+        answer = await self.ask(Call("get", "/version", "/version", mark="gitVersion"))
         # Some vendors write the minor as `34+`.
         found = [re.match("[0-9]+", str(answer.get(field))) for field in ("major", "minor")]
         if found[0] is None or found[1] is None:

@@ -78,6 +78,7 @@ def _attributes(gpu: Gpu, nvlink_group: str | None) -> Iterator[tuple[str, Mappi
         names.PRODUCT_NAME: gpu.name,
         names.BRAND: gpu.brand,
         names.ARCHITECTURE: gpu.architecture,
+        names.DRIVER_VERSION_TEXT: gpu.driver_version,
         names.NVLINK_GROUP: nvlink_group,
         names.PCIE_ROOT: gpu.pcie_root,
         # The standard attribute knows 4-digit domains only; behind a VMD controller they are longer.

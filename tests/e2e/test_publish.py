@@ -51,6 +51,7 @@ def test_slices_show_every_attribute_and_capacity(daemon: Daemon, cluster: Clust
             "architecture": {"string": "Ada Lovelace"},
             "cudaComputeCapability": {"version": "8.9.0"},
             "driverVersion": {"version": "550.54.15"},
+            "driverVersionText": {"string": "550.54.15"},
             "cudaDriverVersion": {"version": "12.4.0"},
             "resource.kubernetes.io/pcieRoot": {"string": "pci0000:5d"},
             "resource.kubernetes.io/pciBusID": {"string": "0000:5e:00.0"},

@@ -172,6 +172,42 @@ async def test_a_stale_claim_without_a_record_is_found_by_its_spec(node: Node) -
     assert node.snapshot() == {}
 
 
+@pytest.mark.parametrize("record", [True, False], ids=["record", "no record"])
+async def test_a_directory_in_the_place_of_a_spec_stops_nothing(node: Node, record: bool) -> None:
+    """It is set aside and said, with what is in it; the claim of its name and the others are looked after as ever."""
+    stale, other = await prepared(node, "c", "d")
+    path = node.specs.path(stale["metadata"]["uid"])
+    path.unlink()
+    (path / "in it").mkdir(parents=True)
+    if not record:
+        node.records.remove(stale["metadata"]["uid"])
+    gone(node)
+    recovery = node.recovery()
+    with capture_logs() as log:
+        for node.now in (1000, 1300):
+            await recovery.repair()
+            await recovery.clean_up()
+    [moved] = [entry["moved_to"] for entry in log if "set aside" in entry["event"]]
+    assert moved == f"{path}.aside"
+    assert (node.cdi / f"{path.name}.aside" / "in it").is_dir()
+    assert node.specs.uids() == node.records.uids() == []
+    assert node.spec(other) is None
+
+
+async def test_prepare_and_unprepare_where_a_directory_is(node: Node) -> None:
+    """What stands in the way of a claim's spec keeps it neither from being prepared nor from being unprepared."""
+    obj = claim("c", [result()])
+    node.api.put(obj, pod("p", container("x", "c")))
+    path = node.specs.path(obj["metadata"]["uid"])
+    path.mkdir(parents=True)
+    devices((await node.prepare(obj))[0])
+    assert node.spec(obj)
+    path.unlink()
+    path.mkdir()
+    assert await node.unprepare(obj) == [None]
+    assert not path.exists()
+
+
 async def test_a_stale_claim_that_can_not_be_removed_is_tried_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,9 +87,11 @@ async def test_a_gpu_that_can_not_be_read_does_not_hide_the_others(
         assert "GPU 1 (0000:11:00.0" in warning["error"]
 
 
-@pytest.mark.parametrize("bad", ["uuid GPU-\xff\xfe", "bus nonsense", "bus \xff"])
+@pytest.mark.parametrize(
+    "bad", ["uuid GPU-\xff\xfe", "uuid 0", "uuid GPU-1,GPU-2", "memory 0", "memory 1048575", "bus nonsense", "bus \xff"]
+)
 async def test_a_gpu_that_answers_garbage_is_left_out(node: Any, gpu_lines: Any, bad: str) -> None:
-    """Bytes that are no text and bus ids that are none count as a failed call."""
+    """Bytes that are no text, ids that are none and no memory count as a failed call: the API server would refuse all GPUs."""
     node.write(gpu_lines(0))
     lines = (
         node.file.read_bytes()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -23,13 +23,14 @@ from tests import REPOSITORY
 
 PKI = REPOSITORY / "tests/unit/kube/pki"
 POD = Call("get", "pods", "/api/v1/namespaces/default/pods/p", "default/p")
+POD_ANSWER: Final = {"kind": "Pod"}
 
 
 class Server:
     """An HTTP/1.1 server that answers as a test says, and notes what it was asked and over which connection."""
 
     def __init__(self) -> None:
-        self.answer: Callable[[Any], tuple[int, object]] = lambda _: (200, {"kind": "Pod"})
+        self.answer: Callable[[Any], tuple[int, object]] = lambda _: (200, POD_ANSWER)
         self.asked: list[tuple[str, str | None]] = []
         self.connections = set[tuple[str, int]]()
         self.open: list[socket.socket] = []
@@ -102,11 +103,11 @@ def test_requests_are_sent_before_any_answer_is_read(server: Server, client: Blo
 
     def meet(_: object) -> tuple[int, object]:
         both.wait(20)
-        return 200, {}
+        return 200, POD_ANSWER
 
     server.answer = meet
     other = Call("get", "pods", "/api/v1/namespaces/default/pods/q", "default/q", {"resourceVersion": "0"})
-    assert get(client, POD, other) == [{}, {}]
+    assert get(client, POD, other) == [POD_ANSWER, POD_ANSWER]
     assert sorted(path for path, _ in server.asked) == [POD.path, f"{other.path}?resourceVersion=0"]
 
 
@@ -114,13 +115,13 @@ def test_a_connection_that_was_closed_meanwhile_is_no_failure(server: Server, cl
     """A server closes idle connections, and restarts: the request goes out again on a new one."""
     get(client)
     server.hang_up()
-    assert get(client) == {"kind": "Pod"}
+    assert get(client) == POD_ANSWER
     assert len(server.connections) == 2
 
 
 def test_a_new_connection_that_is_cut_is_a_failure(server: Server, client: BlockingClient) -> None:
     """Nothing is tried for ever; who asked decides."""
-    server.answer = lambda handler: handler.connection.shutdown(socket.SHUT_RDWR) or (200, {})
+    server.answer = lambda handler: handler.connection.shutdown(socket.SHUT_RDWR) or (200, POD_ANSWER)
     assert isinstance(get(client), ApiUnavailable)
     assert len(server.asked) == 1
 
@@ -137,13 +138,13 @@ def test_a_server_that_is_not_there_is_named(server: Server, client: BlockingCli
 def test_an_answer_that_does_not_come_ends_at_the_deadline(server: Server, client: BlockingClient) -> None:
     """The thread is free again; its connection is not used for anybody else's answer."""
     go_on = threading.Event()
-    server.answer = lambda _: (200, {"late": go_on.wait(20)})
+    server.answer = lambda _: (200, {**POD_ANSWER, "late": go_on.wait(20)})
     error = get(client, within=0.1)
     assert isinstance(error, ApiUnavailable)
     assert "no answer in time" in str(error)
-    server.answer = lambda _: (200, {"late": False})
+    server.answer = lambda _: (200, {**POD_ANSWER, "late": False})
     go_on.set()
-    assert get(client) == {"late": False}
+    assert get(client) == {**POD_ANSWER, "late": False}
 
 
 def test_an_error_of_one_request_is_none_of_the_others(server: Server, client: BlockingClient) -> None:
@@ -151,13 +152,13 @@ def test_an_error_of_one_request_is_none_of_the_others(server: Server, client: B
 
     def answer(handler: Any) -> tuple[int, object]:
         missing = {"message": 'pods "q" not found', "details": {"name": "q"}}
-        return (404, missing) if handler.path.endswith("/q") else (200, {})
+        return (404, missing) if handler.path.endswith("/q") else (200, POD_ANSWER)
 
     server.answer = answer
     other = Call("get", "pods", "/api/v1/namespaces/default/pods/q", "default/q")
     for _ in range(2):
         found, error = get(client, POD, other)
-        assert found == {}
+        assert found == POD_ANSWER
         assert isinstance(error, ApiNotFound)
     assert len(server.connections) == 2
 
@@ -169,12 +170,16 @@ def test_a_token_that_was_replaced_is_read_again(server: Server, tmp_path: Path)
     client = BlockingClient(Access(server.url, token_file=file))
 
     def answer(handler: Any) -> tuple[int, object]:
-        return (200, {}) if handler.headers["Authorization"] == "Bearer new" else (401, {"message": "Unauthorized"})
+        return (
+            (200, POD_ANSWER)
+            if handler.headers["Authorization"] == "Bearer new"
+            else (401, {"message": "Unauthorized"})
+        )
 
     server.answer = answer
     assert isinstance(get(client), ApiForbidden)
     file.write_text("new")
-    assert get(client) == {}
+    assert get(client) == POD_ANSWER
     assert [token for _, token in server.asked] == ["Bearer old", "Bearer old", "Bearer old", "Bearer new"]
     client.close()
 
@@ -210,11 +215,11 @@ def test_closing_ends_requests_under_way(server: Server, client: BlockingClient)
 
 def test_many_threads_share_it(server: Server, client: BlockingClient) -> None:
     """Each gets its own answer, and idle connections are bounded."""
-    server.answer = lambda handler: (200, {"path": handler.path})
+    server.answer = lambda handler: (200, {**POD_ANSWER, "path": handler.path})
     calls = [Call("get", "pods", f"/p{number}") for number in range(200)]
     with ThreadPoolExecutor(40) as threads:
         found = list(threads.map(lambda call: get(client, call), calls))
-    assert found == [{"path": call.path} for call in calls]
+    assert found == [{**POD_ANSWER, "path": call.path} for call in calls]
     assert len(client._idle) <= 24
     assert not client._busy
 
@@ -231,7 +236,7 @@ def test_tls_with_another_name_than_the_hosts(server: Server) -> None:
         client = BlockingClient(Access(url, trusted, name))
         answers.append(get(client))
         client.close()
-    assert answers[0] == {"kind": "Pod"}
+    assert answers[0] == POD_ANSWER
     assert isinstance(answers[1], ApiUnavailable)
     assert "certificate" in str(answers[1])
 
@@ -242,7 +247,7 @@ def test_claims_in_the_version_that_the_server_has(server: Server) -> None:
 
     def answer(handler: Any) -> tuple[int, object]:
         known = f"/apis/resource.k8s.io/{served}/" in handler.path or handler.path.startswith("/api/v1/")
-        return (200, {"version": served}) if known else (404, {"message": "the server could not find it"})
+        return (200, {**POD_ANSWER, "version": served}) if known else (404, {"message": "the server could not find it"})
 
     server.answer = answer
     client = ClaimClient(Access(server.url))
@@ -250,7 +255,7 @@ def test_claims_in_the_version_that_the_server_has(server: Server) -> None:
     for version in ("v1beta2", "v1"):
         served = version
         for _ in range(2):
-            assert client.ask(wanted, deadline=time.monotonic() + 20) == [{"version": version}] * 2
+            assert client.ask(wanted, deadline=time.monotonic() + 20) == [{**POD_ANSWER, "version": version}] * 2
     paths = [path for path, _ in server.asked if "resourceclaims" in path]
     assert [path.split("/")[3] for path in paths] == ["v1", "v1beta2", "v1beta2", "v1beta2", "v1", "v1"]
     client.close()
@@ -269,7 +274,7 @@ def test_a_server_without_the_api_says_so(server: Server) -> None:
 def test_several_requests_share_one_deadline(server: Server, client: BlockingClient) -> None:
     """Of a server that answers none of them, the last is not waited for after the first has taken all the time."""
     go_on = threading.Event()
-    server.answer = lambda _: (200, {"late": go_on.wait(20)})
+    server.answer = lambda _: (200, {**POD_ANSWER, "late": go_on.wait(20)})
     begin = time.monotonic()
     answers = get(client, *[POD] * 4, within=0.5)
     assert time.monotonic() - begin < 1

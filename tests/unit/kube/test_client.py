@@ -163,7 +163,13 @@ async def test_a_token_that_no_header_can_hold_is_an_error_that_says_so(
 
 async def test_answers_of_something_else(server: ApiServer) -> None:
     """A proxy that answers 200 with a page, or an error without a Status, gives an error and no crash."""
-    answers = [web.Response(text="<html>"), web.json_response([]), web.Response(status=520, text="?")]
+    answers = [
+        web.Response(text="<html>"),
+        web.json_response([]),
+        web.json_response({}),
+        web.json_response({"status": "ok"}),
+        web.Response(status=520, text="?"),
+    ]
 
     async def answer(_: web.BaseRequest) -> web.StreamResponse:
         return answers.pop(0)
@@ -175,7 +181,7 @@ async def test_answers_of_something_else(server: ApiServer) -> None:
     try:
         host, port = runner.addresses[0]
         async with KubeClient(Access(f"http://{host}:{port}")) as client:
-            for says in ("not JSON", "is a list", r"\? \(520\)"):
+            for says in ("not JSON", "is a list", "without kind, so", "without kind, so", r"\? \(520\)"):
                 with pytest.raises(ApiUnavailable, match=says):
                     await client.get_claim("default", "c1")
     finally:
@@ -215,7 +221,9 @@ async def test_what_is_nested_without_end_hides_nothing_else() -> None:
         f'{{"metadata": {{"name": "{name}"}}, "spec": {{"a": {spec}}}}}' for name, spec in (("a", deep), ("b", "1"))
     ]
 
-    async with client_of(f'{{"items": [{", ".join(items)}], "metadata": {{"resourceVersion": "7"}}}}') as client:
+    async with client_of(
+        f'{{"kind": "ResourceSliceList", "items": [{", ".join(items)}], "metadata": {{"resourceVersion": "7"}}}}'
+    ) as client:
         found = await client.list_slices("gpu.hami.io")
     assert [item["metadata"]["name"] for item in found.items] == ["a", "b"]
     assert (found.items[1]["spec"], found.resource_version) == ({"a": 1}, "7")

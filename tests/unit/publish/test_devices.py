@@ -33,6 +33,7 @@ def test_whole_device() -> None:
             "architecture": {"string": "Ampere"},
             "cudaComputeCapability": {"version": "8.0.0"},
             "driverVersion": {"version": "550.54.15"},
+            "driverVersionText": {"string": "550.54.15"},
             "cudaDriverVersion": {"version": "12.4.0"},
             "nvlinkGroup": {"string": "0000:3a:00.0"},
             "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
