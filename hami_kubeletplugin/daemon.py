@@ -100,7 +100,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             recovery.wake()
 
         hardware = HardwareWatch(
-            source_for(settings),
+            source_for(settings, lambda: _devices(records)),
             interval=settings.rescan_interval,
             on_change=hardware_changed,
         )
@@ -208,6 +208,12 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
 def _usage(records: Records) -> Mapping[str, Usage]:
     """What claims hold of each GPU. Those whose record is damaged don't count until recovery has made it anew."""
     return usage(claim for claim in records.all() if isinstance(claim, Prepared))
+
+
+def _devices(records: Records) -> Mapping[str, str]:
+    """Which GPU (UUID) each device was when a claim was prepared for it."""
+    claims = (claim for claim in records.all() if isinstance(claim, Prepared))
+    return {share.device: share.uuid for claim in claims for share in claim.shares}
 
 
 def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:

@@ -131,7 +131,7 @@ def cdi_kind(driver: str) -> str:
 
 
 def device_name(minor: int) -> str:
-    """The name of a GPU in its ResourceSlice. The minor survives a change of NVML's index; a DNS label."""
+    """The name by which a GPU is published when it is first seen, a DNS label; `gpu.device_names` has it kept."""
     return f"hami-gpu-{minor}"
 
 

@@ -25,6 +25,7 @@ class Gpu:
         pcie_root: `pci0000:00`, or None if unknown.
         numa_node: 0..1023, or None if unknown.
         nvlink_peers: PCI bus ids of the GPUs at the other end of its active NVLinks.
+        device_name: Its name in the ResourceSlice; its minor's unless `device_names` has given it another.
     """
 
     uuid: str
@@ -40,11 +41,11 @@ class Gpu:
     pcie_root: str | None
     numa_node: int | None
     nvlink_peers: frozenset[str] = frozenset()
+    device_name: str = ""
 
-    @property
-    def device_name(self) -> str:
-        """Its name in the ResourceSlice."""
-        return device_name(self.minor)
+    def __post_init__(self) -> None:
+        if not self.device_name:
+            object.__setattr__(self, "device_name", device_name(self.minor))
 
     @property
     def bus_order(self) -> tuple[int, int, int, int]:

@@ -1,6 +1,9 @@
 """Choose where the GPUs and the driver's edits come from."""
 
+from collections.abc import Callable
+
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.gpu.device_names import NamedGpus, Names
 from hami_kubeletplugin.gpu.discover import NvmlSource
 from hami_kubeletplugin.gpu.edits import DriverEditsSource, NoDriverEdits, RuntimeDriverEdits
 from hami_kubeletplugin.gpu.model import GpuSource
@@ -8,15 +11,20 @@ from hami_kubeletplugin.gpu.simulate import SimulatedSource
 from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
 
 
-def source_for(settings: Settings) -> GpuSource:
-    """The simulation if `--simulate` is given, else NVML.
+def source_for(settings: Settings, prepared: Callable[[], Names] | None = None) -> GpuSource:
+    """The simulation if `--simulate` is given, else NVML. Names of simulated GPUs follow from what is simulated.
+
+    Args:
+        settings: The settings.
+        prepared: UUIDs by the device names that prepared claims have; None to look only, beside a running daemon.
 
     Raises:
         SettingsError: `--simulate` names neither a profile nor a good file.
     """
     if settings.simulate is not None:
         return SimulatedSource(settings.simulate, settings.node_name)
-    return NvmlSource(settings.nvml_library, settings.sysfs, driver_root=settings.driver_root)
+    found = NvmlSource(settings.nvml_library, settings.sysfs, driver_root=settings.driver_root)
+    return NamedGpus(found, settings.plugin_dir / "device-names.json", prepared)
 
 
 def driver_edits_for(settings: Settings) -> DriverEditsSource:

@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, Settings
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.gpu import nvml
-from hami_kubeletplugin.gpu.discover import NvmlSource
+from hami_kubeletplugin.gpu.device_names import NamedGpus
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
 from hami_kubeletplugin.gpu.source import source_for
@@ -242,7 +242,7 @@ def test_neither_profile_nor_file_is_refused_with_what_there_is(simulate: str) -
 def test_the_settings_choose_the_source(tmp_path: Path) -> None:
     """A profile or file if there is one, else NVML; a bad one is refused at once."""
     assert isinstance(source_for(Settings(node_name="n", simulate="mixed")), SimulatedSource)
-    assert isinstance(source_for(Settings(node_name="n")), NvmlSource)
+    assert isinstance(source_for(Settings(node_name="n")), NamedGpus)
     with pytest.raises(SettingsError):
         source_for(Settings(node_name="n", simulate=str(tmp_path / "none")))
 
