@@ -2,7 +2,10 @@
 
 reapply         a converted pod that is applied again -> patch that leaves it as it is
 convert         pod -> templates + JSON patch + warnings
-claims          which container gets which claim
+needs           the templates that its containers need
+existing        claims that the pod has already from what its amounts make
+sharing         which containers use one claim in turn, and what it has to hold
+claims          which container gets which claim, and its name
 bounds          how much of a pod is looked at -> nothing, or a refusal
 placements      how much the scheduler has to try before it says no
 template        demand + annotations -> ResourceClaimTemplate, named by its content

@@ -44,8 +44,17 @@ def model_contains(driver: str, parts: Sequence[str], *, wanted: bool = True) ->
 
 def memory_is(driver: str, mib: int) -> str:
     """True for devices that publish just this much memory."""
+    return _memory(driver, mib, "== 0")
+
+
+def memory_at_least(driver: str, mib: int) -> str:
+    """True for devices that publish so much memory, or more."""
+    return _memory(driver, mib, ">= 0")
+
+
+def _memory(driver: str, mib: int, compared: str) -> str:
     domain = f"device.capacity[{string(driver)}]"
-    return f'{string(names.MEMORY)} in {domain} && {domain}.{names.MEMORY}.compareTo(quantity("{mib}Mi")) == 0'
+    return f'{string(names.MEMORY)} in {domain} && {domain}.{names.MEMORY}.compareTo(quantity("{mib}Mi")) {compared}'
 
 
 def _guarded(driver: str, attribute: str, test: str) -> str:

@@ -1,8 +1,7 @@
 """Which container gets which claim of its pod, and what the pod calls it. Pure."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -33,18 +32,52 @@ class ContainerClaim:
     place: ContainerPath
     container: str
     demand: Demand
+    """Its own."""
     claim: str
     """The pod's name for the claim, as in spec.resourceClaims."""
     template: Template
+    given: Demand
+    """What the claim holds: as much, or more, for containers that use it before or after."""
+    was_there: bool = False
+    """The pod has the claim already."""
 
 
 class Holder(NamedTuple):
-    """A container of ours, what it asks for, and the template that this makes."""
+    """A container of ours, and what it asks for."""
 
     place: ContainerPath
     container: Container
     demand: Demand
+
+    @property
+    def name(self) -> str:
+        """The container's."""
+        return str(self.container.get("name"))
+
+
+class Sharing(NamedTuple):
+    """The containers that use one claim, one after the other."""
+
+    owner: Holder
+    """The last of them, after which the claim is called."""
+    guests: tuple[Holder, ...]
+    """Init containers that have ended when it starts."""
+    demand: Demand
+    """What there has to be room for."""
+
+    @property
+    def users(self) -> tuple[Holder, ...]:
+        """All of them."""
+        return (self.owner, *self.guests)
+
+
+class Claim(NamedTuple):
+    """A claim of a pod."""
+
+    name: str
     template: Template
+    """Without a spec if it is one that was made before, of other sizes of GPUs."""
+    was_there: bool
 
 
 def field_path(place: ContainerPath, where: str) -> str:
@@ -52,39 +85,30 @@ def field_path(place: ContainerPath, where: str) -> str:
     return f"{where}spec.{place.list}[{place.number}]"
 
 
-def uses_of(spec: Mapping[str, Any], holders: Sequence[Holder], where: str) -> tuple[ContainerClaim, ...]:
-    """Give each container a claim. Init containers that want just what another one wants later get the same claim.
+def names_used(container: Any) -> Iterator[str]:
+    """The pod's names for the claims that a container names."""
+    return (str(used.get("name")) for _, used in fields.mappings(fields.at(container, "resources", "claims")))
 
-    They run before it and have ended then, so HAMi counts their GPU once, too; a sidecar runs beside the others and has its own.
-    """
-    existing = fields.checked_sequence(spec.get("resourceClaims"), f"{where}spec.resourceClaims")
-    names_given = _ClaimNames(str(claim.get("name")) for _, claim in fields.mappings(existing))
-    uses: dict[ContainerPath, ContainerClaim] = {}
-    shared: dict[tuple[str, str], str] = {}
-    for holder in sorted(holders, key=_runs_to_its_end):
-        path = f"{field_path(holder.place, where)}.resources.claims"
-        had = fields.checked_sequence(holder.container["resources"].get("claims"), path)
-        key = holder.template.name, json.dumps(had, sort_keys=True)
-        claim = shared.get(key) if _runs_to_its_end(holder) else None
-        if claim is None:
-            claim = names_given.take(str(holder.container.get("name")))
-        if not _is_sidecar(holder):
-            shared.setdefault(key, claim)
-        uses[holder.place] = ContainerClaim(
-            holder.place, str(holder.container.get("name")), holder.demand, claim, holder.template
+
+def uses_of(sharings: Sequence[Sharing], claims: Sequence[Claim]) -> tuple[ContainerClaim, ...]:
+    """What each container has, in the order in which they start, from the claims of those who share them."""
+    uses = [
+        ContainerClaim(
+            user.place,
+            str(user.container.get("name")),
+            user.demand,
+            claim.name,
+            claim.template,
+            sharing.demand,
+            claim.was_there,
         )
-    return tuple(uses[holder.place] for holder in holders)
+        for sharing, claim in zip(sharings, claims, strict=True)
+        for user in sharing.users
+    ]
+    return tuple(sorted(uses, key=lambda use: (use.place.list == "containers", use.place.number)))
 
 
-def _is_sidecar(holder: Holder) -> bool:
-    return holder.place.list == "initContainers" and holder.container.get("restartPolicy") == "Always"
-
-
-def _runs_to_its_end(holder: Holder) -> bool:
-    return holder.place.list == "initContainers" and not _is_sidecar(holder)
-
-
-class _ClaimNames:
+class ClaimNames:
     """The pod's names for claims: DNS labels, each of them given once.
 
     Args:

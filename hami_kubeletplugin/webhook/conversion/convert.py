@@ -4,7 +4,8 @@
     made.templates   -> have to exist in the pod's namespace before the pod does
     made.patch       -> JSON patch, RFC 6902; empty if the pod asks for nothing of ours
 
-What is there stays: other resources, other claims. A second pass finds nothing of ours and changes nothing.
+What is there stays: other resources, other claims, and a claim that is just what the amounts beside it make. A second pass finds
+nothing of ours and changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +20,25 @@ from hami_kubeletplugin.webhook.conversion.bounds import (
     MOST_WITH_GPUS,
     check_containers,
     check_entries,
-    check_needs,
-    check_size,
 )
-from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
+from hami_kubeletplugin.webhook.conversion.claims import (
+    Claim,
+    ClaimNames,
+    ContainerClaim,
+    ContainerPath,
+    Holder,
+    Sharing,
+    field_path,
+    names_used,
+    uses_of,
+)
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
+from hami_kubeletplugin.webhook.conversion.existing import ExistingClaims, note
+from hami_kubeletplugin.webhook.conversion.needs import Needs
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements, unlike
-from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
+from hami_kubeletplugin.webhook.conversion.sharing import notes, shared
+from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template
 
 Pod = Mapping[str, Any]
 Operation = dict[str, Any]
@@ -83,7 +95,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     check_entries(spec, ((field_path(place, where), container) for place, container in asking), where)
     annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
-    wants: list[tuple[ContainerPath, Container, Demand]] = []
+    holders: list[Holder] = []
     warnings = list(chosen.notes)
     for place, container in asking:
         path = field_path(place, where)
@@ -94,15 +106,18 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
             )
             continue
         warnings += (*wanted.notes, *conflicts(container, path))
-        wants.append((place, container, replace(wanted, notes=())))
-    made = _templates(wants, chosen, rules, sizes, where)
-    holders = [Holder(place, container, wanted, made[wanted]) for place, container, wanted in wants]
+        holders.append(Holder(place, container, replace(wanted, notes=())))
+    sharings = shared(holders, where)
+    needs = Needs(sharings, chosen, rules, sizes, where)
     if holders:
         _refuse(spec, places, holders, where)
-    uses = uses_of(spec, holders, where)
+    claims = _claims(spec, places, sharings, needs, where)
+    for sharing, claim in zip(sharings, claims, strict=True):
+        warnings += [*filter(None, [note(sharing, claim, where)]), *notes(sharing, where)]
+    uses = uses_of(sharings, claims)
     _refuse_many(uses, rules, where)
     return Converted(
-        templates=tuple({use.template.name: use.template for use in uses}.values()),
+        templates=tuple({claim.template.name: claim.template for claim in claims if claim.template.spec}.values()),
         patch=tuple(_patch(spec, asking, uses, rules)),
         warnings=tuple(warnings),
         claims=uses,
@@ -115,28 +130,21 @@ def names_ours(pod: Pod, rules: Conversion) -> bool:
     return bool(_asking(list(_places(fields.checked_mapping(pod.get("spec"), "spec"), "")), rules, ""))
 
 
-def _templates(
-    wants: Sequence[tuple[ContainerPath, Container, Demand]],
-    chosen: Selection,
-    rules: Conversion,
-    sizes: SizeLookup,
+def _claims(
+    spec: Mapping[str, Any],
+    places: Sequence[tuple[ContainerPath, Container]],
+    sharings: Sequence[Sharing],
+    needs: Needs,
     where: str,
-) -> dict[Demand, Template]:
-    """The template for each demand."""
-    first: dict[Demand, ContainerPath] = {}
-    for place, _, wanted in wants:
-        first.setdefault(wanted, place)
-    check_needs(first, rules, where)
-    made: dict[Demand, Template] = {}
-    total = 0
-    for wanted, place in first.items():
-        try:
-            made[wanted] = template(wanted, chosen, rules, sizes() if wanted.memory_percent not in {None, 100} else ())
-        except AdmissionError as error:
-            raise AdmissionError(f"{field_path(place, where)}: {error}") from None
-        total += made[wanted].size
-        check_size(total, rules, where)
-    return made
+) -> list[Claim]:
+    """The claim of each, which may be there already."""
+    existing = ExistingClaims(spec, (container for _, container in places), where)
+    names_given = ClaimNames(existing.names)
+    return [
+        existing.take(sharing, needs.alike(sharing.demand))
+        or Claim(names_given.take(sharing.owner.name), needs.template(sharing.demand), was_there=False)
+        for sharing in sharings
+    ]
 
 
 def _asking(
@@ -162,7 +170,7 @@ def _refuse(
 
 
 def _refuse_many(uses: Sequence[ContainerClaim], rules: Conversion, where: str) -> None:
-    claims, most = list(by_difficulty(_claims(uses)).values()), rules.max_placements
+    claims, most = list(by_difficulty(_held(uses)).values()), rules.max_placements
     counts = [demand.gpus for demand in claims]
     if rules.separate_requests:
         counts = [1] * sum(counts)
@@ -175,8 +183,8 @@ def _refuse_many(uses: Sequence[ContainerClaim], rules: Conversion, where: str) 
         )
 
 
-def _claims(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
-    return {use.claim: use.demand for use in uses}
+def _held(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
+    return {use.claim: use.given for use in uses}
 
 
 def _named(holders: Sequence[Holder]) -> str:
@@ -192,16 +200,16 @@ def _patch(
     claim_of = {use.place: use.claim for use in uses}
     for place, container in asking:
         resources = _without(container["resources"], rules)
-        if place in claim_of:
-            resources["claims"] = [*_claims_of(container), {"name": claim_of[place]}]
+        if place in claim_of and claim_of[place] not in names_used(container):
+            resources["claims"] = [*(resources.get("claims") or ()), {"name": claim_of[place]}]
         yield {"op": "replace", "path": f"{place.pointer}/resources", "value": resources}
-    if uses:
-        template_of = {use.claim: use.template.name for use in uses}
-        new = [{"name": name, "resourceClaimTemplateName": template_of[name]} for name in by_difficulty(_claims(uses))]
-        claims = [*(spec.get("resourceClaims") or ()), *new]
-        yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
-        if rules.replace_scheduler and spec.get("schedulerName") == rules.replace_scheduler:
-            yield {"op": "replace", "path": "/spec/schedulerName", "value": DEFAULT_SCHEDULER}
+    template_of = {use.claim: use.template.name for use in uses if not use.was_there}
+    if template_of:
+        new = by_difficulty({name: demand for name, demand in _held(uses).items() if name in template_of})
+        entries = [{"name": name, "resourceClaimTemplateName": template_of[name]} for name in new]
+        yield {"op": "add", "path": "/spec/resourceClaims", "value": [*(spec.get("resourceClaims") or ()), *entries]}
+    if uses and rules.replace_scheduler and spec.get("schedulerName") == rules.replace_scheduler:
+        yield {"op": "replace", "path": "/spec/schedulerName", "value": DEFAULT_SCHEDULER}
 
 
 def _without(resources: Mapping[str, Any], rules: Conversion) -> dict[str, Any]:
@@ -215,10 +223,6 @@ def _without(resources: Mapping[str, Any], rules: Conversion) -> dict[str, Any]:
         else:
             kept[name] = value
     return kept
-
-
-def _claims_of(container: Container) -> list[Any]:
-    return list(container["resources"].get("claims") or ())
 
 
 def _amounts(place: ContainerPath, container: Container, rules: Conversion, where: str) -> Amounts:

@@ -27,12 +27,13 @@ _POLICIES: Final[Mapping[str, CorePolicy]] = {"default": "default", "force": "fo
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one container asks for.
+    """What one container asks for, or several that have one claim in turn.
 
     Attributes:
         gpus: Different GPUs, 1 to 16.
-        memory_mib: MiB of each; None if it is a percentage.
-        memory_percent: Percent of each GPU's memory, 1 to 100; None if it is in MiB. 100 is all of it.
+        memory_mib: MiB of each; None if nobody asks for MiB.
+        memory_percent: Percent of each GPU's memory, 1 to 100; None if nobody asks for percent. 100 is all of it. Of both, which
+            only several containers say, the larger counts, whichever that is on the GPU.
         cores: Percent of each GPU's compute, 0 to 100; 0 is "no limit".
         exclusive: Nobody else on these GPUs.
         priority: CUDA_TASK_PRIORITY, if the container says.
@@ -48,6 +49,11 @@ class Demand:
     priority: Priority | None = None
     core_policy: CorePolicy | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_of_size(self) -> bool:
+        """Whether it is more on a larger GPU, so that the sizes of GPUs have to be known."""
+        return self.memory_percent not in {None, 100}
 
 
 def demand(container: Container, where: str, rules: Conversion) -> Demand | None:

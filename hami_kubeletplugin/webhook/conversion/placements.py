@@ -16,7 +16,7 @@ _GPUS: Final = 8
 """Of a usual node."""
 _SMALLEST: Final = 15 * 1024
 """MiB that every GPU has, as good as."""
-_MIB_OF_A_PERCENT: Final = 1024
+MIB_OF_A_PERCENT: Final = 1024
 """Of a GPU with 100 GiB; only to put claims in order."""
 
 
@@ -61,24 +61,21 @@ def by_difficulty(claims: Mapping[str, Demand]) -> dict[str, Demand]:
 
     The scheduler takes them in order, and one that has room nowhere is found out at once if no other comes before it.
     """
-    return dict(sorted(claims.items(), key=lambda claim: _difficulty(claim[1]), reverse=True))
+    return dict(sorted(claims.items(), key=lambda claim: difficulty(claim[1]), reverse=True))
 
 
 def _covers(one: Demand, other: Demand) -> bool:
     """Whether where one has room the other has it, too. How much a percentage is depends on the GPU."""
+    least, needed = one.memory_mib or 0, other.memory_mib or 0
     if one.exclusive:
-        return other.exclusive or other.memory_mib is None or other.memory_mib <= _SMALLEST
+        return needed <= max(least, _SMALLEST)
     if other.exclusive:
         return False
-    same_unit = (one.memory_mib is None) == (other.memory_mib is None)
-    return same_unit and _memory(one) >= _memory(other) and one.cores >= other.cores
+    return least >= needed and (one.memory_percent or 0) >= (other.memory_percent or 0) and one.cores >= other.cores
 
 
-def _difficulty(demand: Demand) -> tuple[bool, int, float, int]:
-    return demand.exclusive, demand.gpus, _memory(demand), demand.cores
-
-
-def _memory(demand: Demand) -> float:
-    if demand.memory_mib is not None:
-        return demand.memory_mib
-    return math.inf if demand.memory_percent == 100 else (demand.memory_percent or 0) * _MIB_OF_A_PERCENT
+def difficulty(demand: Demand) -> tuple[bool, int, float, int, int]:
+    """What to sort by: the larger, the more demanding."""
+    percent = demand.memory_percent or 0
+    memory = math.inf if percent == 100 else max(demand.memory_mib or 0, percent * MIB_OF_A_PERCENT)
+    return demand.exclusive, demand.gpus, memory, demand.cores, demand.memory_mib or 0

@@ -4,19 +4,20 @@
 Kubernetes would refuse what changes nothing: taking them out again makes it the pod that is there.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.bounds import MOST_WITH_GPUS
-from hami_kubeletplugin.webhook.conversion.claims import ContainerPath
-from hami_kubeletplugin.webhook.conversion.convert import Converted, Operation, Pod, convert, names_ours
+from hami_kubeletplugin.webhook.conversion.claims import field_path
+from hami_kubeletplugin.webhook.conversion.convert import Operation, Pod, convert, names_ours
+from hami_kubeletplugin.webhook.conversion.existing import OtherAmounts
 from hami_kubeletplugin.webhook.conversion.template import LARGEST, SizeLookup
 
 _NO_BOUNDS: Final = {"max_placements": 0, "max_pod_templates": MOST_WITH_GPUS, "max_pod_template_bytes": LARGEST}
 """It has its GPUs, and its templates are there."""
+_OTHER: Final = "the GPUs of a pod can't change, and this asks for others than it has: delete the pod, then apply it"
 
 
 def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple[Operation, ...]:
@@ -33,55 +34,17 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
     """
     if names_ours(old, rules):
         return ()
-    new = _unscheduled(pod)
-    rules = rules.model_copy(update=_NO_BOUNDS)
-    made = convert(new, rules, sizes)
-    if not made.patch:
-        return ()
-    other = _first_other(made, pod)
-    if other is not None and all(_first_other(convert(new, each, sizes), pod) for each in _as_elsewhere(rules)):
-        raise AdmissionError(
-            f"spec.{other.list}[{other.number}].resources: the GPUs of a pod can't change, and this asks for others than it has: "
-            "delete the pod, then apply it"
-        )
-    return tuple(
-        _without_new_claim(pod, operation) for operation in made.patch if operation["path"].endswith("/resources")
-    )
-
-
-def _first_other(made: Converted, pod: Pod) -> ContainerPath | None:
-    """The first container that would have another claim than it has."""
-    template_of = {
-        str(claim.get("name")): claim.get("resourceClaimTemplateName")
-        for _, claim in fields.mappings(pod["spec"].get("resourceClaims"))
-    }
-    for use in made.claims:
-        claims = _claims(pod, use.place.pointer)
-        if use.template.name not in [template_of.get(str(claim.get("name"))) for _, claim in fields.mappings(claims)]:
-            return use.place
-    return None
-
-
-def _as_elsewhere(rules: Conversion) -> Iterator[Conversion]:
-    """As pods are converted on newer versions of Kubernetes, or on 1.35 and by 0.1.0: some live through an upgrade, or back."""
-    for version in ("", "1.35"):
-        other = rules.model_copy(update={"kubernetes": version})
-        if other.separate_requests != rules.separate_requests:
-            yield other
+    try:
+        made = convert(_unscheduled(pod), rules.model_copy(update=_NO_BOUNDS), sizes)
+    except OtherAmounts as error:
+        raise AdmissionError(f"{str(error).split(':')[0]}: {_OTHER}") from None
+    other = next((use for use in made.claims if not (use.was_there and use.template.spec)), None)
+    if other is not None:
+        raise AdmissionError(f"{field_path(other.place, '')}.resources: {_OTHER}")
+    return tuple(operation for operation in made.patch if operation["path"].endswith("/resources"))
 
 
 def _unscheduled(pod: Pod) -> Pod:
     """It has a node by now, which a new pod must not have."""
     spec = pod.get("spec")
     return {**pod, "spec": {**spec, "nodeName": None}} if isinstance(spec, Mapping) else pod
-
-
-def _without_new_claim(pod: Pod, operation: Operation) -> Operation:
-    claims = _claims(pod, operation["path"].removesuffix("/resources"))
-    rest = {name: value for name, value in operation["value"].items() if name != "claims"}
-    return {**operation, "value": {**rest, "claims": claims} if claims else rest}
-
-
-def _claims(pod: Pod, pointer: str) -> list[Any]:
-    _, spec, kind, number = pointer.split("/")
-    return list(pod[spec][kind][int(number)]["resources"].get("claims") or ())

@@ -110,7 +110,7 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
     expressions = _expressions(selection, rules.driver_name)
     shares = names.SHARES_TOTAL if demand.exclusive or selection.exclusive else ONE_SLOT
     capacity = {names.CORES: str(demand.cores), names.SHARES: quantity.decimal(shares)}
-    percent = demand.memory_percent
+    percent, least = demand.memory_percent, demand.memory_mib or 0
     # All of the memory is what a request gets that names none: the policy that the node daemon publishes says so. To name it
     # would need a list of sizes, and pods for GPUs that a cluster autoscaler has yet to bring would be refused.
     listed = () if percent is None or percent == 100 else _sizes(selection, rules, sizes)
@@ -130,13 +130,19 @@ def _requests(demand: Demand, selection: Selection, rules: Conversion, sizes: It
         }
 
     def request() -> Object:
-        if percent is None or percent == 100:
+        if percent is None:
             return {"exactly": device(demand.memory_mib)}
+        if percent == 100:
+            return {"exactly": device(None, *([cel.memory_at_least(rules.driver_name, least)] if least else []))}
         return {
             "firstAvailable": [
                 # As HAMi rounds (device.go, Fit), but never to nothing: HAMi-core takes 0 for "no limit".
-                {"name": f"of-{size}", **device(max(size * percent // 100, 1), cel.memory_is(rules.driver_name, size))}
-                for size in listed
+                {
+                    "name": f"of-{size}",
+                    **device(max(size * percent // 100, least, 1), cel.memory_is(rules.driver_name, size)),
+                }
+                # If none is large enough, the pod waits for one, as it does for MiB.
+                for size in [size for size in listed if size >= least] or listed
             ]
         }
 

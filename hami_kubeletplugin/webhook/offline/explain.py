@@ -10,6 +10,7 @@ from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim
 from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, Converted
 from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.sharing import gained
 from hami_kubeletplugin.webhook.offline.documents import Change
 
 _ALONE = "nobody else on it"
@@ -34,7 +35,8 @@ def explain(change: Change, rules: Conversion) -> Iterator[str]:
 
 
 def _claim(use: ContainerClaim) -> str:
-    return f"claim {use.claim} from ResourceClaimTemplate {use.template.name}"
+    there = ", which it has already" if use.was_there else ""
+    return f"claim {use.claim} from ResourceClaimTemplate {use.template.name}{there}"
 
 
 def _container(use: ContainerClaim, container: Mapping[str, Any], rules: Conversion) -> Iterator[str]:
@@ -95,7 +97,7 @@ def _memory(said: _Said, use: ContainerClaim, rules: Conversion) -> Iterator[str
         if said.names_size:
             yield f"{percent or mib or 'no memory'} -> all of each GPU's memory"
     else:
-        yield f"{percent} -> {demand.memory_percent} percent of each GPU's memory: {_sizes(use)}"
+        yield f"{percent} -> {demand.memory_percent} percent of each GPU's memory{_sizes(use)}"
 
 
 def _is_zero(line: str) -> bool:
@@ -103,11 +105,15 @@ def _is_zero(line: str) -> bool:
 
 
 def _sizes(use: ContainerClaim) -> str:
-    alternatives = use.template.spec["devices"]["requests"][0]["firstAvailable"]
-    return ", or ".join(
+    """What that is; empty where the claim has all of the memory, or is of a template that is not known here."""
+    alternatives = (
+        fields.at(use.template.spec, "devices", "requests")[0].get("firstAvailable", ()) if use.template.spec else ()
+    )
+    said = ", or ".join(
         f"{quantity.parse(one['capacity']['requests'][names.MEMORY]) / names.MIB} MiB of {one['name'].removeprefix('of-')}"
         for one in alternatives
     )
+    return f": {said}" if said else ""
 
 
 def _cores(said: _Said, demand: Demand, rules: Conversion) -> Iterator[str]:
@@ -129,17 +135,18 @@ def _short(resource: str) -> str:
 
 
 def _lifetime(use: ContainerClaim, container: Mapping[str, Any], converted: Converted) -> Iterator[str]:
-    """What people may not expect: a claim is held until the whole pod has ended."""
+    """What people may not expect: a claim is held until the whole pod has ended, so it is the last one's who uses it."""
     if use.place.list != "initContainers" or container.get("restartPolicy") == "Always":
         return
-    others = [other.container for other in converted.claims if other.claim == use.claim and other is not use]
-    if others:
-        yield f"shares its claim with {', '.join(others)}, which asks for the same and runs at another time"
-    else:
+    owner = next(other for other in reversed(converted.claims) if other.claim == use.claim)
+    if owner is use:
         yield (
-            "holds its own GPU share for the pod's whole life, since a claim can't be given back early; an init container that "
-            "asks for just what a container asks for shares that one's claim"
+            "holds its GPU share until the pod has ended, since a claim can't be given back early and no container that starts "
+            "later asks for GPUs beside the same claims"
         )
+    else:
+        more = gained(use.demand, use.given)
+        yield f"uses the claim of {owner.container}, which starts when it has ended{f': gets {more}' if more else ''}"
 
 
 def _pod(change: Change, rules: Conversion) -> Iterator[str]:

@@ -103,6 +103,9 @@ SIZES = [GpuSize("NVIDIA A100", 1000 * number) for number in range(1, MOST_SIZES
 EVERYTHING = {
     "plain": template(demand(), Selection(), Conversion(), ()),
     "whole": template(demand(memory=None, percent=100, cores=100, exclusive=True), Selection(), Conversion(), ()),
+    "whole, of 1000 MiB at least": template(
+        demand(percent=100, cores=100, exclusive=True), Selection(), Conversion(), ()
+    ),
     "config": template(demand(priority="high", core_policy="force"), Selection(), Conversion(), ()),
     **{
         f"{mib} MiB": template(demand(memory=mib), Selection(), Conversion(), ())

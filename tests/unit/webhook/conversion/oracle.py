@@ -27,12 +27,33 @@ class Asked:
         mib: For a GPU of so many MiB (key) so many MiB; for key 0, whatever the GPU has; None is all of it.
         cores: Percent.
         alone: Nobody else is on them.
+        least: MiB that each GPU has to have, where all of it is given.
     """
 
     gpus: int
     mib: tuple[tuple[int, int | None], ...]
     cores: int
     alone: bool
+    least: int = 0
+
+
+def larger(all_of: Sequence[Asked]) -> Asked:
+    """What there is room for each of these in, one after the other."""
+    amounts = [dict(each.mib) for each in all_of]
+    fixed = max(each.get(0) or 0 for each in amounts)
+    mib: dict[int, int | None] = {0: fixed}
+    if whole_gpu := any(each.get(0, 0) is None for each in amounts):
+        mib = {0: None}
+    elif sizes := {size for each in amounts for size in each if size}:
+        sized = {size: max(fixed, *(each.get(size) or 0 for each in amounts)) for size in sizes}
+        mib = {size: amount for size, amount in sized.items() if size >= fixed} or {**sized}
+    return Asked(
+        max(each.gpus for each in all_of),
+        tuple(sorted(mib.items())),
+        max(each.cores for each in all_of),
+        any(each.alone for each in all_of),
+        fixed if whole_gpu else 0,
+    )
 
 
 def whole(value: Any) -> int:
@@ -136,8 +157,17 @@ def _read(spec: Mapping[str, Any]) -> Asked:
     assert all((c["cores"], c["shares"]) == (some["cores"], some["shares"]) for c in capacities.values())
     mib = {size: whole(c["memory"]) // 2**20 if "memory" in c else None for size, c in capacities.items()}
     return Asked(
-        len(requests) * counts.pop(), tuple(sorted(mib.items())), whole(some["cores"]), whole(some["shares"]) == 10_000
+        len(requests) * counts.pop(),
+        tuple(sorted(mib.items())),
+        whole(some["cores"]),
+        whole(some["shares"]) == 10_000,
+        max((_at_least(device) for device in devices[0].values()), default=0),
     )
+
+
+def _at_least(device: Mapping[str, Any]) -> int:
+    texts = [selector["cel"]["expression"] for selector in device.get("selectors", [])]
+    return max((int(found[1]) for text in texts if (found := re.search(r'"(\d+)Mi"\)\) >= 0$', text))), default=0)
 
 
 def _of(alternative: Mapping[str, Any]) -> int:

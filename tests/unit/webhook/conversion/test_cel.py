@@ -105,6 +105,13 @@ def test_no_text_changes_the_expression(texts: list[str], wanted: bool) -> None:
                 'device.capacity["gpu.hami.io"].memory.compareTo(quantity("40960Mi")) == 0'
             ),
         ),
+        (
+            cel.memory_at_least(DRIVER, 1000),
+            (
+                '"memory" in device.capacity["gpu.hami.io"] && '
+                'device.capacity["gpu.hami.io"].memory.compareTo(quantity("1000Mi")) >= 0'
+            ),
+        ),
     ],
 )
 def test_each_read_is_guarded(expression: str, text: str) -> None:

@@ -145,6 +145,7 @@ def amounts(memory: int, cores: int) -> dict[str, int]:
         ([{GPU: 1}, *[amounts(4000 - 1000 * n, 10 + 10 * n) for n in range(3)]], "", "(1 + 1 + 1 + 1)"),
         ([*[{GPU: 1}] * 3, amounts(4000, 10)], "", None),
         ([*[{GPU: 1}] * 3, amounts(1_000_000, 10)], "", "(1 + 1 + 1 + 1)"),
+        ([*[{GPU: 1}] * 3, amounts(1_000_000, 100)], "", "(1 + 1 + 1 + 1)"),
         ([{GPU: 5}], "1.35", None),
         ([{GPU: 6}], "1.35", "(1 + 1 + 1 + 1 + 1 + 1)"),
     ],
@@ -173,24 +174,24 @@ def test_an_init_container_with_the_same_need_is_no_choice_more() -> None:
 
 
 def test_init_containers() -> None:
-    """They have ended when the others start: one with the same need uses the same claim; a sidecar runs on and has its own."""
+    """They have ended when the others start, and use the claim of a later one; a sidecar runs on and has its own."""
     sidecar = container("side", SHARE, restartPolicy="Always")
     init = [container("first", SHARE), sidecar, container("second", {GPU: 1}), container("third", {GPU: 1})]
     made, result = converted(pod(container("a", SHARE), container("b", SHARE), initContainers=init))
     assert claims(result) == {
-        "first": ["gpu-a"],
+        "first": ["gpu-side"],
         "side": ["gpu-side"],
-        "second": ["gpu-second"],
-        "third": ["gpu-second"],
+        "second": ["gpu-a"],
+        "third": ["gpu-a"],
         "a": ["gpu-a"],
         "b": ["gpu-b"],
     }
-    assert len(result["spec"]["resourceClaims"]) == 4
+    assert len(result["spec"]["resourceClaims"]) == 3
     assert [use.container for use in made.claims] == ["first", "side", "second", "third", "a", "b"]
 
 
 def test_init_containers_beside_a_sidecar_of_the_same_need() -> None:
-    """The sidecar's claim is its own, also when no other container has that need."""
+    """The claim of a sidecar that started before is its own, also when no other container asks for a GPU."""
     sidecar = container("side", SHARE, restartPolicy="Always")
     _, result = converted(pod(container("a"), initContainers=[sidecar, container("first", SHARE)]))
     assert claims(result) == {"side": ["gpu-side"], "first": ["gpu-first"], "a": []}

@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.fake.json_patch import patched
 from hami_kubeletplugin.webhook.conversion.convert import Converted, convert
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
-from tests.unit.webhook.conversion.oracle import asked, containers, granted, stripped
+from tests.unit.webhook.conversion.oracle import asked, containers, granted, larger, stripped
 from tests.unit.webhook.pods import RULES, SIZES, Json, bad_pods, pods, unhurried
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -30,6 +30,14 @@ def shuffled(value: Any, backwards: bool = True) -> Any:
     return [shuffled(entry) for entry in value] if isinstance(value, list) else value
 
 
+def named(one: Json) -> dict[str, list[str]]:
+    """By container, the claims that it names."""
+    return {
+        each["name"]: [used["name"] for used in (each.get("resources") or {}).get("claims") or ()]
+        for _, each in containers(one)
+    }
+
+
 def specs(made: Converted) -> dict[str, Mapping[str, Any]]:
     """The claims that are made, by template."""
     return {template.name: template.spec for template in made.templates}
@@ -38,22 +46,44 @@ def specs(made: Converted) -> dict[str, Mapping[str, Any]]:
 @many
 @given(pods(), RULES, SIZES)
 def test_a_pod_gets_what_hami_would_give(one: Json, rules: Conversion, sizes: Sequence[GpuSize]) -> None:
-    """For each container as many GPUs, MiB of each kind of them, cores, and as alone, as HAMi's rules say; no other gets any."""
+    """For each container as many GPUs, MiB of each kind of them, cores, and as alone, as HAMi's rules say; no other gets any.
+
+    Those that have a claim in turn get the largest amount of each.
+    """
     made = convert(one, rules, lambda: sizes)
     result = patched(one, made.patch)
     found = granted(result, specs(made))
     alone = {"1", "t", "true"} & {one["metadata"].get("annotations", {}).get("gpu.hami.io/exclusive", "").strip()}
     policies = one["metadata"].get("annotations", {}).get("hami.io/gpu-scheduler-policy", "")
-    for _, each in containers(one):
-        wanted = asked(each, rules, sizes)
-        got = found[each["name"]]
+    wants = {each["name"]: asked(each, rules, sizes) for _, each in containers(one)}
+    users = {
+        claim: [wanted for name, wanted in wants.items() if wanted and claim in named(result)[name]]
+        for claims in named(result).values()
+        for claim in claims
+    }
+    ours = {use.container: use.claim for use in made.claims}
+    for name, wanted in wants.items():
         if wanted is None:
-            assert got == []
+            assert found[name] == []
             continue
-        event("percentage" if len(wanted.mib) > 1 else "several GPUs" if wanted.gpus > 1 else "one GPU")
-        (share,) = got
-        assert (share.gpus, share.mib, share.cores) == (wanted.gpus, wanted.mib, wanted.cores)
-        assert share.alone == (wanted.alone or bool(alone) or "mutex" in policies)
+        (share,) = found[name]
+        together = larger(users[ours[name]])
+        event("shared" if together != wanted else "percentage" if len(wanted.mib) > 1 else "one's own")
+        assert (share.gpus, share.mib, share.cores) == (together.gpus, together.mib, together.cores)
+        assert share.alone == (together.alone or bool(alone) or "mutex" in policies)
+        assert share.least == together.least
+
+
+@many
+@given(pods(), RULES, SIZES)
+def test_the_last_one_keeps_what_it_asked_for(one: Json, rules: Conversion, sizes: Sequence[GpuSize]) -> None:
+    """How limits are kept is as the container says that runs on; compute set aside for others is no limit for one without."""
+    made = convert(one, rules, lambda: sizes)
+    last = {use.claim: use for use in made.claims}
+    for use in last.values():
+        assert (use.given.priority, use.given.gpus >= use.demand.gpus) == (use.demand.priority, True)
+        lifted = use.demand.cores == 0 and 0 < use.given.cores < 100
+        assert use.given.core_policy == ("disable" if lifted else use.demand.core_policy)
 
 
 @many
@@ -131,19 +161,24 @@ def test_names_and_claims_are_what_the_api_takes(one: Json, rules: Conversion, s
 @many
 @given(pods(), RULES, SIZES)
 def test_claims_are_shared_only_with_the_past(one: Json, rules: Conversion, sizes: Sequence[GpuSize]) -> None:
-    """No two containers that run side by side have one claim; equal needs have one template."""
+    """No two containers that run at the same time have one claim; equal needs have one template.
+
+    An init container holds a claim of its own only if no later container names the same other claims.
+    """
     made = convert(one, rules, lambda: sizes)
-    kinds = {each["name"]: (kind, each.get("restartPolicy")) for kind, each in containers(one)}
-    beside = [use.claim for use in made.claims if kinds[use.container] != ("initContainers", None)]
-    assert len(beside) == len(set(beside))
+    order = [(kind, each.get("restartPolicy") == "Always", each["name"]) for kind, each in containers(one)]
+    before = named(one)
+    place = {name: number for number, (_, _, name) in enumerate(order)}
+    ends = {name: kind == "initContainers" and not sidecar for kind, sidecar, name in order}
     for use in made.claims:
-        if kinds[use.container] == ("initContainers", None):
-            assert not any(
-                o.claim == use.claim and kinds[o.container] == ("initContainers", "Always") for o in made.claims
-            )
+        later = [other for other in made.claims if place[other.container] > place[use.container]]
+        if not ends[use.container]:
+            assert all(other.claim != use.claim for other in later)
+        elif any(before[other.container] == before[use.container] for other in later):
+            assert any(other.claim == use.claim for other in later)
         for other in made.claims:
-            if use.claim == other.claim or use.demand == other.demand:
-                assert use.template == other.template
+            assert (use.claim != other.claim) or use.given == other.given
+            assert (use.given != other.given) or use.template == other.template
 
 
 @settings(parent=many, max_examples=400)

@@ -75,6 +75,14 @@ def test_other_amounts_are_refused() -> None:
         reapplied(update, live, RULES, sizes)
 
 
+def test_other_percentages_are_refused() -> None:
+    """So is another percentage, which could be told from other GPUs in the cluster only by what was made before."""
+    live = running(pod(container("main", {"nvidia.com/gpumem-percentage": "25"})))
+    update = applied(pod(container("main", {"nvidia.com/gpumem-percentage": "50"})), live)
+    with pytest.raises(AdmissionError, match=r"^spec\.containers\[0\]\.resources: .*delete the pod"):
+        reapplied(update, live, RULES, sizes)
+
+
 def test_pods_from_before_the_webhook_are_left_alone() -> None:
     """A pod that was never converted can still be labelled and lose its finalizers, even with amounts that we refuse."""
     old = pod(container("main", {"nvidia.com/gpu": "17"}))

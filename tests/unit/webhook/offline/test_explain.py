@@ -156,17 +156,48 @@ def test_annotations_and_what_is_not_kept() -> None:
 
 
 def test_init_containers() -> None:
-    """One with a need of its own holds a GPU for the pod's whole life; one with the same need shares a claim; sidecars run on."""
-    own = {**container("own", gpu=1, gpumem=1), "init": True}
-    same = {**container("same", gpu=1, gpumem=2), "init": True}
-    lines = explained(own, same, container(gpu=1, gpumem=2))
-    own_claim, shared = [line for line in lines if line.startswith(("holds", "shares"))]
-    assert own_claim.startswith(
-        "holds its own GPU share for the pod's whole life, since a claim can't be given back early; "
-    )
-    assert shared == "shares its claim with main, which asks for the same and runs at another time"
+    """They use the claim of a later container; it is said who gets more than he asked for, and who holds a GPU though he ends."""
+    small = {**container("small", gpu=1, gpumem=1), "init": True}
+    large = {**container("large", gpu=1, gpumem=2), "init": True}
+    lines = explained(small, large, container(gpu=1, gpumem=1))
+    assert [line for line in lines if line.startswith(("uses", "warning"))] == [
+        "uses the claim of main, which starts when it has ended: gets 2 MiB",
+        "uses the claim of main, which starts when it has ended",
+        "warning: spec.containers[0] (main): gets 2 MiB, as init container large asks for that",
+    ]
     sidecar = {**container("side", gpu=1, gpumem=1), "init": True, "restartPolicy": "Always"}
-    assert not [line for line in explained(sidecar, container(gpu=1, gpumem=2)) if "whole life" in line]
+    lines = explained(sidecar, small, one_container("main"))
+    assert [line for line in lines if line.startswith(("uses", "holds"))] == [
+        (
+            "holds its GPU share until the pod has ended, since a claim can't be given back early and no container that starts "
+            "later asks for GPUs beside the same claims"
+        )
+    ]
+
+
+def test_percentages_of_a_shared_claim() -> None:
+    """Of a whole GPU no MiB are listed; with MiB of another one each size has the larger."""
+    init = {**container("init", gpu=1, gpumem_percentage=10), "init": True}
+    assert "nvidia.com/gpumem-percentage: 10 -> 10 percent of each GPU's memory" in explained(init, container(gpu=1))
+    listed = (
+        "nvidia.com/gpumem-percentage: 10 -> 10 percent of each GPU's memory: 5000 MiB of 40960, or 8192 MiB of 81920"
+    )
+    assert listed in explained(init, container(gpu=1, gpumem=5000))
+
+
+def test_a_claim_that_is_there() -> None:
+    """Only the amounts go, and the claim is named as what it is."""
+    main = container(gpu=1, gpumem=1024)
+    main["resources"]["claims"] = [{"name": "gpu-main"}]
+    template = "hami-gpu-d33aa3d2c04f4c845566"
+    spec = {"resourceClaims": [{"name": "gpu-main", "resourceClaimTemplateName": template}]}
+    first, *_ = explained(main, spec=spec)
+    assert first == f"{PATH}: claim gpu-main from ResourceClaimTemplate {template}, which it has already"
+    percent = container(gpu=1, gpumem_percentage=50)
+    percent["resources"]["claims"] = [{"name": "gpu-main"}]
+    first, *lines = explained(percent, spec=spec)
+    assert first == f"{PATH}: claim gpu-main from ResourceClaimTemplate {template}, which it has already"
+    assert "nvidia.com/gpumem-percentage: 50 -> 50 percent of each GPU's memory" in lines
 
 
 def test_schedulers() -> None:
