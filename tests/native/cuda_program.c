@@ -5,6 +5,8 @@
  *     nvml              NVML
  *     alloc DEVICE MIB  of a CUDA device, in a context of its own; answers 1, or 0 if it is refused
  *     fill DEVICE       100 MiB again and again until that is refused; answers how many MiB that were
+ *     pool DEVICE       the same from the device's pool, by cuMemAllocAsync
+ *     create DEVICE     the same by cuMemCreate, with whatever device is the current one
  *     free              all that it has; answers how many MiB
  *     total DEVICE      MiB of a CUDA device, by CUDA
  *     info DEVICE       MiB free and in all of a CUDA device, by CUDA
@@ -27,11 +29,14 @@
 struct memory { unsigned long long total, available, used; };
 int cuInit(unsigned), cuDeviceGetCount(int *), cuDeviceTotalMem_v2(size_t *, int), cuDevicePrimaryCtxRetain(void **, int);
 int cuCtxSetCurrent(void *), cuMemAlloc_v2(uint64_t *, size_t), cuMemFree_v2(uint64_t), cuMemGetInfo_v2(size_t *, size_t *);
+int cuMemCreate(uint64_t *, size_t, const void *, unsigned long long), cuMemRelease(uint64_t);
+int cuMemAllocAsync(uint64_t *, size_t, void *), cuMemFreeAsync(uint64_t, void *);
 int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 int nvmlInit_v2(void), nvmlDeviceGetHandleByIndex_v2(unsigned, void **), nvmlDeviceGetMemoryInfo(void *, struct memory *);
 
 static void *contexts[16];
-static struct { uint64_t address; int mib; } held[4096];
+enum way { PLAIN, POOL, CREATE };
+static struct { uint64_t address; int mib; enum way way; } held[4096];
 static int holding;
 
 static int use(int device) {
@@ -39,10 +44,27 @@ static int use(int device) {
     return cuCtxSetCurrent(contexts[device]) == 0;
 }
 
-static int allocate(int device, int mib) {
-    if (!use(device) || holding == sizeof held / sizeof *held || cuMemAlloc_v2(&held[holding].address, mib * MIB) != 0) return 0;
+static int allocate(int device, int mib, enum way way) {
+    const int properties[16] = {1, 0, 1, device}; /* CUmemAllocationProp: pinned, on this device */
+    uint64_t *address = &held[holding].address;
+    if (holding == sizeof held / sizeof *held || (way != CREATE && !use(device))) return 0;
+    if ((way == PLAIN    ? cuMemAlloc_v2(address, mib * MIB)
+         : way == POOL   ? cuMemAllocAsync(address, mib * MIB, NULL)
+                         : cuMemCreate(address, mib * MIB, properties, 0)) != 0)
+        return 0;
+    held[holding].way = way;
     held[holding++].mib = mib;
     return 1;
+}
+
+static int fill(int device, enum way way) {
+    int mib = 0;
+    while (allocate(device, CHUNK, way)) mib += CHUNK;
+    return mib;
+}
+
+static int release(uint64_t address, enum way way) {
+    return way == PLAIN ? cuMemFree_v2(address) : way == POOL ? cuMemFreeAsync(address, NULL) : cuMemRelease(address);
 }
 
 static int launch(int device, int milliseconds) {
@@ -70,12 +92,12 @@ static void answer(char *line) {
         if (cuInit(0) == 0) cuDeviceGetCount(&n);
         printf("%d\n", n);
     } else if (strcmp(line, "nvml") == 0) printf("%d\n", nvmlInit_v2());
-    else if (strncmp(line, "alloc ", 6) == 0) printf("%d\n", allocate(device, second));
-    else if (strncmp(line, "fill ", 5) == 0) {
-        while (allocate(device, CHUNK)) n += CHUNK;
-        printf("%d\n", n);
-    } else if (strcmp(line, "free") == 0) {
-        while (holding > 0 && cuMemFree_v2(held[holding - 1].address) == 0) n += held[--holding].mib;
+    else if (strncmp(line, "alloc ", 6) == 0) printf("%d\n", allocate(device, second, PLAIN));
+    else if (strncmp(line, "fill ", 5) == 0) printf("%d\n", fill(device, PLAIN));
+    else if (strncmp(line, "pool ", 5) == 0) printf("%d\n", fill(device, POOL));
+    else if (strncmp(line, "create ", 7) == 0) printf("%d\n", fill(device, CREATE));
+    else if (strcmp(line, "free") == 0) {
+        while (holding > 0 && release(held[holding - 1].address, held[holding - 1].way) == 0) n += held[--holding].mib;
         printf("%d\n", n);
     } else if (strncmp(line, "total ", 6) == 0) {
         cuDeviceTotalMem_v2(&bytes, device);

@@ -13,11 +13,16 @@
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
 
+enum { LOCATION_DEVICE = 1, RESERVED_HIGH = 6 };
+
 #define ALLOCATIONS 4096
+
+struct properties { int type, handle_types, location_type, location; }; /* the beginning of CUmemAllocationProp */
 
 static int initialized, visible[GPUS], count;
 static _Thread_local int current = -1;
 static struct { uint64_t address, size; int gpu; } allocations[ALLOCATIONS];
+static uint64_t pool[GPUS], pool_high[GPUS];
 
 static int by_order(int number) {
     const char *order = getenv("CUDA_DEVICE_ORDER");
@@ -133,18 +138,51 @@ static int allocate(uint64_t *address, size_t size, int device) {
 
 int cuMemAlloc_v2(uint64_t *address, size_t size) { return allocate(address, size, current); }
 
-int cuMemFree_v2(uint64_t address) {
+/* Memory without an address, of the device that is named, whatever the current one is. */
+int cuMemCreate(uint64_t *handle, size_t size, const struct properties *properties, unsigned long long flags) {
+    (void)flags;
+    return properties->location_type == LOCATION_DEVICE ? allocate(handle, size, properties->location) : INVALID_VALUE;
+}
+
+/* From the GPU's pool, of which HAMi-core asks what it had reserved at most. */
+int cuMemAllocAsync(uint64_t *address, size_t size, void *stream) {
+    (void)stream;
+    int result = allocate(address, size, current);
+    if (result != SUCCESS) return result;
+    int gpu = visible[current];
+    pool[gpu] += size;
+    if (pool[gpu] > pool_high[gpu]) pool_high[gpu] = pool[gpu];
+    return SUCCESS;
+}
+
+int cuDeviceGetMemPool(void **found, int device) {
+    *found = &pool_high[visible[device]];
+    return SUCCESS;
+}
+
+int cuMemPoolGetAttribute(const void *of, int attribute, void *value) {
+    if (attribute != RESERVED_HIGH) return INVALID_VALUE;
+    memcpy(value, of, sizeof *pool_high);
+    return SUCCESS;
+}
+
+static int release(uint64_t address, int pooled) {
     int result = INVALID_VALUE;
     struct gpus *gpus = gpus_lock();
     for (int i = 0; i < ALLOCATIONS; i++) {
         if (allocations[i].size == 0 || allocations[i].address != address) continue;
         gpus_self(gpus)->allocated[allocations[i].gpu] -= allocations[i].size;
+        if (pooled) pool[allocations[i].gpu] -= allocations[i].size;
         allocations[i].size = 0;
         result = SUCCESS;
     }
     gpus_unlock();
     return result;
 }
+
+int cuMemFree_v2(uint64_t address) { return release(address, 0); }
+int cuMemRelease(uint64_t handle) { return release(handle, 0); }
+int cuMemFreeAsync(uint64_t address, void *stream) { (void)stream; return release(address, 1); }
 
 int cuMemGetInfo_v2(size_t *available, size_t *total) {
     if (current < 0) return INVALID_CONTEXT;

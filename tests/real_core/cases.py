@@ -1,5 +1,7 @@
 """What programs do with CUDA_VISIBLE_DEVICES and the like, and what has to come of it."""
 
+import contextlib
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -110,6 +112,26 @@ def killed_beside(container: Container) -> None:
             by_turns(container, (fourth, 1), (fourth, 0), (third, 0), (second, 0))
 
 
+def at_random(container: Container) -> None:
+    """Processes come, take, free and are killed; the same ones each time."""
+    chance, running = random.Random(8), list[Program]()
+    with contextlib.ExitStack() as stack:
+        for _ in range(120):
+            what = chance.choice(("start", "kill", *["alloc 0 100"] * 6, "free"))
+            if what == "start":
+                if len(running) == 8:
+                    running.pop(0).kill()
+                running.append(stack.enter_context(container.program()))
+                initialised(running[-1], chance.choice(("0", "1", "1,0", *UUIDS)))
+            elif running and what == "kill":
+                running.pop(chance.randrange(len(running))).kill()
+            elif running:
+                chance.choice(running)(what)
+        running.append(stack.enter_context(container.program()))
+        initialised(running[-1], None)
+        by_turns(container, *((program, 0) for program in running), (running[-1], 1))
+
+
 def restarted(container: Container) -> None:
     """All are killed, and the container starts again."""
     with container.program() as program, container.program() as other:
@@ -127,6 +149,28 @@ def forked(container: Container) -> None:
         container.expect("devices", initialised(program, "1"), 1)
         container.expect("got", program("fill", 0), str(LIMITS[1] - CONTEXT))
         container.check("full")
+
+
+def elsewhere(container: Container) -> None:
+    """Memory on one GPU while another one is the current one, and freed so."""
+    with container.program() as program:
+        initialised(program, "1,0")
+        program("alloc", 1, 100)
+        container.expect("got of GPU 1", program("create", 0), str(LIMITS[1]))
+        container.check("full")
+        program("free")
+        container.check("freed")
+
+
+def pools(container: Container) -> None:
+    """The pools of two GPUs in one program; what is freed is another one's than the current one."""
+    with container.program() as program:
+        initialised(program, None)
+        for gpu, limit in enumerate(LIMITS):
+            container.expect(f"got of GPU {gpu}", program("pool", gpu), str(limit - CONTEXT))
+        container.check("full")
+        program("free")
+        container.check("freed")
 
 
 def made_by_the_library(container: Container) -> None:
@@ -195,8 +239,11 @@ CASES: Final = [
     Case("two processes, 1 and 0,1", two_on_one),
     Case("killed with 1, next by UUID", killed),
     Case("one of three killed, a new one", killed_beside),
+    Case("eight, at random", at_random),
     Case("container restarted, then 1,0", restarted),
     Case("a child with 1", forked),
+    Case("cuMemCreate on the other GPU", elsewhere),
+    Case("cuMemAllocAsync on both GPUs", pools),
     Case("cores of GPU 1, with 0,1", slowed(1, visible="0,1"), cores=(0, 20), hole=False),
     Case("cores of GPU 1, with 1", slowed(1, visible="1"), cores=(0, 20)),
     Case("cores of GPU 0, with 1,0", slowed(0, visible="1,0"), cores=(20, 0)),

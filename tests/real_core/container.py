@@ -4,7 +4,7 @@ import json
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,7 @@ class Built:
 class Program:
     """tests/native/cuda_program.c with the library preloaded. Each line that it is told has an answer."""
 
-    def __init__(self, running: "subprocess.Popen[str]") -> None:
+    def __init__(self, running: "subprocess.Popen[bytes]") -> None:
         self._running = running
 
     def __call__(self, *words: object) -> str:
@@ -51,14 +51,15 @@ class Program:
         return self.answer()
 
     def tell(self, *words: object) -> None:
-        """Tell it a line."""
+        """Tell it a line, if it lives."""
         assert self._running.stdin is not None
-        print(*words, file=self._running.stdin, flush=True)
+        with suppress(BrokenPipeError):
+            self._running.stdin.write(f"{' '.join(map(str, words))}\n".encode())
 
     def answer(self) -> str:
         """Of the line that it was told last; "ended" if it did not live to give one."""
         assert self._running.stdout is not None
-        return self._running.stdout.readline().rstrip("\n") or "ended"
+        return self._running.stdout.readline().decode().rstrip("\n") or "ended"
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -137,7 +138,7 @@ class Container:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                text=True,
+                bufsize=0,
                 start_new_session=True,
             ) as running,
         ):

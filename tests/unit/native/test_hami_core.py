@@ -71,7 +71,7 @@ def test_the_build_wants_headers(tmp_path: Path) -> None:
 
 
 def test_the_build_wants_the_source_that_is_known(tmp_path: Path) -> None:
-    """Another folder, another source, a repository without the commit: each is refused with what it wants, and nothing is written."""
+    """No source, another one, a repository without the commit: each is refused with what is wanted, and nothing is written."""
     known = headers(tmp_path)
     status, said = call(BUILD, tmp_path, known, tmp_path / "out")
     assert status == 1
