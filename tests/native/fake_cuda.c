@@ -26,8 +26,8 @@ static uint64_t pool[GPUS], pool_high[GPUS];
 
 static int by_order(int number) {
     const char *order = getenv("CUDA_DEVICE_ORDER");
-    if (number < 0 || number >= GPUS) return -1;
-    return order != NULL && strcmp(order, "PCI_BUS_ID") == 0 ? number : GPUS - 1 - number;
+    if (number < 0 || number >= gpus_count()) return -1;
+    return order != NULL && strcmp(order, "PCI_BUS_ID") == 0 ? number : gpus_count() - 1 - number;
 }
 
 /* The GPU that an entry names, or -1. */
@@ -37,12 +37,12 @@ static int named(const char *entry) {
     if (strncmp(entry, "MIG-", 4) == 0) entry += 4;
     if (strncmp(entry, "GPU-", 4) == 0) {
         size_t length = strcspn(entry, "/");
-        for (int gpu = 0; gpu < GPUS; gpu++)
+        for (int gpu = 0; gpu < gpus_count(); gpu++)
             if (strncmp(entry, uuids[gpu], length) == 0) found = found == -1 ? gpu : -2;
         return found;
     }
     long number = strtol(entry, &end, 10);
-    return end == entry || *end != '\0' || number < 0 || number >= GPUS ? -1 : by_order((int)number);
+    return end == entry || *end != '\0' || number < 0 || number >= gpus_count() ? -1 : by_order((int)number);
 }
 
 static void read_visible(void) {
@@ -50,7 +50,7 @@ static void read_visible(void) {
     char list[1024], *rest = list;
     count = 0;
     if (variable == NULL) {
-        while (count < GPUS) visible[count] = by_order(count), count++;
+        while (count < gpus_count()) visible[count] = by_order(count), count++;
         return;
     }
     snprintf(list, sizeof list, "%s", variable);

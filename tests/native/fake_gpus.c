@@ -67,6 +67,11 @@ uint64_t gpus_used(const struct gpus *gpus, int gpu) {
     return sum;
 }
 
+int gpus_count(void) {
+    const char *count = getenv("FAKE_GPUS_COUNT");
+    return count != NULL && atoi(count) == 1 ? 1 : GPUS;
+}
+
 uint64_t gpus_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -38,6 +38,8 @@ void gpus_unlock(void);
 struct process *gpus_self(struct gpus *gpus);
 /* What is held of a GPU, with contexts. */
 uint64_t gpus_used(const struct gpus *gpus, int gpu);
+/* How many there are: FAKE_GPUS_COUNT, or all. */
+int gpus_count(void);
 /* Milliseconds since the machine started. */
 uint64_t gpus_now(void);
 

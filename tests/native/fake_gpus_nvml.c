@@ -1,5 +1,6 @@
 /* A libnvidia-ml.so.1 for the real HAMi-core: fake_gpus.h says of which GPUs. Contract: nvml.h. A process that has
- * launched a kernel on a GPU keeps it busy for some time. (fake_nvml.c is for the Python bindings.) */
+ * launched a kernel on a GPU keeps it busy for some time. With FAKE_GPUS_LOST no GPU is found by its PCI bus id. (fake_nvml.c is for
+ * the Python bindings.) */
 #include "fake_gpus.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ int nvmlInit_v2(void) { return SUCCESS; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return SUCCESS; }
 int nvmlShutdown(void) { return SUCCESS; }
 const char *nvmlErrorString(int code) { (void)code; return "an error"; }
-int nvmlDeviceGetCount_v2(unsigned *found) { *found = GPUS; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *found) { *found = (unsigned)gpus_count(); return SUCCESS; }
 
 static int handle(unsigned gpu, void **device) {
     *device = (void *)(uintptr_t)(gpu + 1);
@@ -26,12 +27,13 @@ static int handle(unsigned gpu, void **device) {
 
 static int index_of(const void *device) { return (int)(uintptr_t)device - 1; }
 
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return index < GPUS ? handle(index, device) : INVALID_ARGUMENT; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return index < (unsigned)gpus_count() ? handle(index, device) : INVALID_ARGUMENT; }
 int nvmlDeviceGetHandleByIndex(unsigned index, void **device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
 
 int nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **device) {
     unsigned domain, bus, slot, its_domain, its_bus, its_slot;
     if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) return INVALID_ARGUMENT;
+    if (getenv("FAKE_GPUS_LOST") != NULL) return NOT_FOUND;
     for (unsigned gpu = 0; gpu < GPUS; gpu++)
         if (sscanf(bus_ids[gpu], "%x:%x:%x", &its_domain, &its_bus, &its_slot) == 3 && domain == its_domain && bus == its_bus && slot == its_slot)
             return handle(gpu, device);

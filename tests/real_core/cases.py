@@ -62,6 +62,20 @@ def alone(
     return run
 
 
+def only_one(visible: str | None) -> Callable[[Container], None]:
+    """In a container with one GPU, as most have, the first one's limit is all that there is; NVML isn't asked for buses."""
+
+    def run(container: Container) -> None:
+        with container.program() as program:
+            program("set FAKE_GPUS_COUNT=1")
+            program("set FAKE_GPUS_LOST=1")
+            container.expect("devices", initialised(program, visible, order=False), 1)
+            container.expect("got", program("fill", 0), str(LIMITS[0] - CONTEXT))
+            container.check("full")
+
+    return run
+
+
 def by_turns(container: Container, *takers: tuple[Program, int]) -> None:
     """Each takes 100 MiB of its device after the other, until none gets any more."""
     while [None for program, device in takers if program("alloc", device, 100) == "1"]:
@@ -130,6 +144,16 @@ def at_random(container: Container) -> None:
         running.append(stack.enter_context(container.program()))
         initialised(running[-1], None)
         by_turns(container, *((program, 0) for program in running), (running[-1], 1))
+
+
+def lost(container: Container) -> None:
+    """NVML doesn't know a GPU that CUDA names: better no program than one with the limit of another GPU."""
+    with container.program() as program:
+        program("set FAKE_GPUS_LOST=1")
+        program(f"set {VARIABLE}=1")
+        container.expect("init", program("init"), "ended")
+        program("fill", 0)
+    container.expect("said", "can't find out which GPU is which" in container.log, True)
 
 
 def restarted(container: Container) -> None:
@@ -235,11 +259,16 @@ def _visible() -> list[Case]:
 CASES: Final = [
     Case("the library's own region", made_by_the_library, hole=False),
     *_visible(),
+    *(
+        Case(f"one GPU, {name}", only_one(visible), hole=False)
+        for name, visible in (("none", None), ("UUID", UUIDS[0]))
+    ),
     Case("two processes, 0 and 1", two_on_two),
     Case("two processes, 1 and 0,1", two_on_one),
     Case("killed with 1, next by UUID", killed),
     Case("one of three killed, a new one", killed_beside),
     Case("eight, at random", at_random),
+    Case("1, and NVML doesn't find the GPU", lost),
     Case("container restarted, then 1,0", restarted),
     Case("a child with 1", forked),
     Case("cuMemCreate on the other GPU", elsewhere),

@@ -148,6 +148,11 @@ class Container:
                 running.kill()
 
     @property
+    def log(self) -> str:
+        """What the programs said on stderr."""
+        return (self.folder / "log").read_text()
+
+    @property
     def most(self) -> tuple[int, ...]:
         """MiB of each GPU that were held at once, of all processes, when an allocation succeeded."""
         return tuple(size // MIB for size in self._read()[:_GPUS])
