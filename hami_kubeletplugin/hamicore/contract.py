@@ -79,7 +79,7 @@ def variables(
     checked(limits)
     environment = {
         CUDA_DEVICE_ORDER: "PCI_BUS_ID",
-        # Any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
+        # Without our patches any value but the identity breaks the library's numbering, up to "unlimited" (utils.c:175-233).
         CUDA_VISIBLE_DEVICES: ",".join(str(index) for index in range(len(limits))),
         CUDA_DEVICE_MEMORY_SHARED_CACHE: region,
         # As it is without the variable; with another value the library would look its functions up there (libvgpu.c:95).
