@@ -29,14 +29,14 @@ RUN pip install --no-cache-dir --require-hashes --no-deps --target /headers -r /
 COPY native/hami-core /build
 RUN /build/build "${HAMI_CORE_SOURCE}" /headers/nvidia/cu13/include /hami
 
-FROM ${HAMI_CORE} AS hami
+FROM ${HAMI_CORE} AS hami-release
 
 FROM ${GO} AS hami-core-image
 ARG HAMI_CORE_VERSION
 ARG HAMI_CORE_LIBRARY=/k8s-vgpu/lib/nvidia/libvgpu.so.v${HAMI_CORE_VERSION}
 ARG HAMI_CORE_SHA256
 WORKDIR /hami
-COPY --from=hami ${HAMI_CORE_LIBRARY} libvgpu.so
+COPY --from=hami-release ${HAMI_CORE_LIBRARY} libvgpu.so
 RUN digest=$(sha256sum <libvgpu.so) && digest=${digest%% *} \
     && if [ "${digest}" != "${HAMI_CORE_SHA256}" ]; then \
     echo "libvgpu.so has SHA-256 ${digest}, HAMI_CORE_SHA256 is '${HAMI_CORE_SHA256}': see docs/operating.md" >&2; exit 1; fi \
