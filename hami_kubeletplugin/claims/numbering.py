@@ -29,7 +29,7 @@ def numbering_variables(gpus: int) -> dict[str, str]:
     """The environment by which CUDA numbers a container's GPUs as `numbered` does, whatever image and pod say.
 
     Args:
-        gpus: How many the container sees. Any value of CUDA_VISIBLE_DEVICES but the identity breaks HAMi-core's numbering, up to
-            "unlimited" (utils.c:175-233).
+        gpus: How many the container sees. Any value of CUDA_VISIBLE_DEVICES but the identity breaks the numbering of a HAMi-core
+            without our patches, up to "unlimited" (utils.c:175-233).
     """
     return {CUDA_DEVICE_ORDER: "PCI_BUS_ID", CUDA_VISIBLE_DEVICES: ",".join(map(str, range(gpus)))}

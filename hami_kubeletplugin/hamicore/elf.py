@@ -77,7 +77,7 @@ def needed_glibc(data: bytes) -> tuple[int, int] | None:
     """
     try:
         return max(_needed_versions(data), default=None)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise ValueError(f"its symbol versions are damaged: {error}") from error
 
 

@@ -22,6 +22,10 @@ from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.region import Region, region
 from hami_kubeletplugin.hamicore.regions import create_regions
 from hami_kubeletplugin.hamicore.storage import needs_fresh_caches, storage, stored
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
+
+log = get_logger()
 
 _READ_ONLY: Final = ["ro", "nosuid", "nodev", "bind"]
 _WRITABLE: Final = ["rw", "nosuid", "nodev", "noexec", "bind"]
@@ -42,6 +46,7 @@ class HamiCore:
 
     def __init__(self, host: HostFiles, hami_dir: Path) -> None:
         self._host, self._hami_dir = host, hami_dir
+        self._said = Once[str]()
 
     def enforce(self, claim: Prepared, *, gpus: Mapping[str, Gpu], edits: DriverEdits) -> "HamiCoreEnforced":
         """See `Enforcement`."""
@@ -51,6 +56,7 @@ class HamiCore:
                 f"{claim.ref}: without libcuda and with HAMi-core's preload file every program of the container would die. "
                 f"{edits.no_libcuda}"
             )
+        self._warn_of_several(claim, installed)
         recorded = replace(claim, library=installed.version, regions=installed.renewal is not None)
         folder = ClaimDir(self._hami_dir, claim.uid, installed.in_memory)
         return HamiCoreEnforced(recorded, gpus=gpus, installed=installed, folder=folder)
@@ -59,6 +65,20 @@ class HamiCore:
         """See `Enforcement`."""
         installed = self._host.installed
         _create_caches(former, ClaimDir(self._hami_dir, former.uid, installed is not None and installed.in_memory))
+
+    def _warn_of_several(self, claim: Prepared, installed: Installed) -> None:
+        """Say once of each library that it does not keep what a container with several GPUs was promised."""
+        several = any(use.enforced_by == "hami-core" and len(use.gpus) > 1 for use in claim.uses)
+        if several and not installed.maps_gpus and self._said.is_new("several GPUs", installed.digest):
+            log.warning(
+                "a container has several limited GPUs, and with this HAMi-core their limits only hold for programs that leave "
+                "CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER alone: one that sets them, as launchers do for their workers, can "
+                "get all of a GPU. Build the image with HAMi-core from its source, as it is by default (docs/limits.md), or "
+                "give such containers one GPU each, or whole GPUs",
+                claim=claim.ref.full_name,
+                claim_uid=claim.uid,
+                library=installed.version or f"unknown (SHA-256 {installed.digest})",
+            )
 
     def remove(self, uid: str) -> None:
         """See `Enforcement`."""

@@ -67,10 +67,11 @@ class Installed:
     Attributes:
         library, preload: Host paths.
         lock_dir: Host path; None if the library needs none that is common to the node's containers.
-        version: The library's version; None if unknown.
+        version: The library's version, with our patches if it has any; None if unknown.
         renewal: How regions are made; None if they can't be, so that limits are in variables only.
         digest: SHA-256 of the library, hexadecimal.
         in_memory: Whether what containers write into is to be in memory: see `claim_dir`.
+        maps_gpus: See `Release.maps_gpus`.
     """
 
     library: Path
@@ -80,6 +81,7 @@ class Installed:
     renewal: Renewal | None = None
     digest: str = ""
     in_memory: bool = False
+    maps_gpus: bool = False
 
 
 class HostFiles:
@@ -158,10 +160,11 @@ class HostFiles:
             folder / f"libvgpu.so.{library.release.digest[:_DIGITS]}",
             self._hami_dir / "ld.so.preload",
             self._hami_dir / "lock" if library.release.locks_node else None,
-            library.release.version,
+            library.release.name,
             renewal,
             library.release.digest,
             self._in_memory(),
+            library.release.maps_gpus,
         )
         directory(folder, 0o755)
         for path in (self._hami_dir, folder):

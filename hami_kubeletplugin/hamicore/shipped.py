@@ -75,7 +75,7 @@ class Shipped:
                 f"{self.hami_core} has several libraries ({names}), and {VERSIONS_FILE} knows none of them; "
                 f"name one by --hami-core, or complete {versions}"
             )
-        return max(found, key=lambda library: (library.release.layout is not None, library.release.age))
+        return max(found, key=lambda library: _preference(library.release))
 
     def hook(self) -> bytes | str:
         """The program that renews regions, or why there is none that can run."""
@@ -98,6 +98,11 @@ class Shipped:
         if not self.hami_core.is_dir():
             return [self.hami_core]
         return sorted(path for path in self.hami_core.glob(_LIBRARIES) if path.is_file())
+
+
+def _preference(release: Release) -> tuple[bool, bool, tuple[tuple[int, ...], str]]:
+    """Regions first, then the right GPU's limit, then what is new."""
+    return release.layout is not None, release.maps_gpus, release.age
 
 
 def _read(path: Path, entries: Sequence[Entry]) -> Library:

@@ -6,6 +6,7 @@ A library doesn't say; its digest does, by `versions.json`, which whoever builds
 
 `layout` may stand there too, for a build of our own or a release that is newer than this program: the name of a layout in
 `region.LAYOUTS`. A region in a layout that the library doesn't have would be worse than none, so in doubt there is none.
+`patch` names the patches of ours that are in it (native/hami-core).
 """
 
 import hashlib
@@ -30,6 +31,8 @@ _RELEASES: Final = {
     **dict.fromkeys(("2.8.2", "2.8.3", "2.9.0", "2.10.0"), "1.2"),
 }
 """Layout by release of HAMi: read off the headers of the HAMi-core commit that each release has as its submodule."""
+_MAPPING: Final = frozenset({"hami-dra-1"})
+"""Patches with which a GPU has one number, whatever CUDA calls it; without, see `Release.maps_gpus`."""
 _BROKEN: Final = "2.8.1"
 _LAST_WITH_LOCK: Final = (2, 8, 0)
 _WHY_BROKEN: Final = (
@@ -45,6 +48,7 @@ class Entry(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     version: str = Field(pattern=r"^v?[0-9A-Za-z][0-9A-Za-z.+-]{0,62}$")
     layout: str | None = None
+    patch: str | None = Field(default=None, pattern=r"^[0-9a-z][0-9a-z.-]{0,62}$")
 
 
 _ENTRIES: Final = TypeAdapter(list[Entry])
@@ -58,11 +62,13 @@ class Release:
         digest: SHA-256, hexadecimal.
         version: E.g. `2.10.0`; None if its digest is unknown.
         layout: Of its shared region; None if unknown.
+        patch: The patches of ours that are in it, if any.
     """
 
     digest: str
     version: str | None
     layout: Layout | None
+    patch: str | None = None
 
     @property
     def age(self) -> tuple[tuple[int, ...], str]:
@@ -77,8 +83,21 @@ class Release:
         """
         return self.version is None or self.age[0][:3] <= _LAST_WITH_LOCK
 
+    @property
+    def maps_gpus(self) -> bool:
+        """Whether limits hold for a program that chooses or renumbers its GPUs by CUDA_VISIBLE_DEVICES or CUDA_DEVICE_ORDER.
+
+        In releases it looks limit and use up by CUDA's number, and books under NVML's.
+        """
+        return self.patch in _MAPPING
+
+    @property
+    def name(self) -> str | None:
+        """Version and patch; None if its digest is unknown."""
+        return f"{self.version}-{self.patch}" if self.patch else self.version
+
     def __str__(self) -> str:
-        return f"version {self.version}" if self.version else f"unknown library (SHA-256 {self.digest})"
+        return f"version {self.name}" if self.version else f"unknown library (SHA-256 {self.digest})"
 
 
 def read_versions(content: bytes | None, where: str) -> Sequence[Entry]:
@@ -116,7 +135,7 @@ def recognise(library: bytes, entries: Sequence[Entry], machine: str | None = No
     if layout and not entry.layout and (machine or platform.machine()) == "x86_64" and not _has(library, layout.size):
         # Built with another region than the release's header, so the table is wrong about it: better none than a wrong one.
         layout = None
-    return Release(digest, version, layout)
+    return Release(digest, version, layout, entry.patch)
 
 
 def unfit(library: bytes, release: Release, *, floor: tuple[int, int], machine: str | None = None) -> str | None:

@@ -102,3 +102,13 @@ def test_damaged_symbol_versions_never_hang_or_crash(built_library: bytes, damag
         data[at : at + len(what)] = what
     with contextlib.suppress(ValueError):
         needed_glibc(bytes(data))
+
+
+def test_an_offset_beyond_all_files_is_damage(built_library: bytes) -> None:
+    """Each program header says that its part begins at 2^64 - 1."""
+    data = bytearray(built_library)
+    first, size, count = (struct.unpack_from(kind, data, at)[0] for kind, at in (("<Q", 32), ("<H", 54), ("<H", 56)))
+    for header in range(first, first + count * size, size):
+        struct.pack_into("<Q", data, header + 8, 2**64 - 1)
+    with pytest.raises(ValueError, match="symbol versions are damaged"):
+        needed_glibc(bytes(data))

@@ -19,14 +19,18 @@ def image(tmp_path: Path) -> Path:
     return path
 
 
-def ship(image: Path, content: bytes, versions: dict[str, str | None]) -> None:
-    """Put libraries there, by file name; their content differs in its end. None = not in versions.json."""
+def ship(image: Path, content: bytes, versions: dict[str, str | None], patched: str = "") -> None:
+    """Put libraries there, by file name; their content differs in its end. None = not in versions.json.
+
+    One of them may have our patches.
+    """
     known = []
     for number, (name, version) in enumerate(versions.items()):
         data = content + bytes([number])
         (image / name).write_bytes(data)
         if version:
-            known.append({"sha256": hashlib.sha256(data).hexdigest(), "version": version})
+            patch = {"patch": "hami-dra-1"} if name == patched else {}
+            known.append({"sha256": hashlib.sha256(data).hexdigest(), "version": version} | patch)
     (image / "versions.json").write_text(json.dumps(known))
 
 
@@ -52,6 +56,14 @@ def test_the_newest_known_one_is_taken(image: Path, built_library: bytes) -> Non
     left_out = [entry["reason"] for entry in log]
     assert [reason.split(": ")[0] for reason in left_out] == [str(image / f"libvgpu.so.{end}") for end in "cz"]
     assert library.release.layout is not None
+
+
+def test_one_with_our_patches_goes_before_a_newer_one(image: Path, built_library: bytes) -> None:
+    """Several GPUs' limits hold with it, whatever programs do; regions come first all the same."""
+    ship(image, built_library, {"libvgpu.so.a": "2.9.0", "libvgpu.so.b": "2.10.0"}, patched="libvgpu.so.a")
+    assert Shipped(image).library().path.name == "libvgpu.so.a"
+    ship(image, built_library, {"libvgpu.so.a": "9.9.0", "libvgpu.so.b": "2.10.0"}, patched="libvgpu.so.a")
+    assert Shipped(image).library().path.name == "libvgpu.so.b"
 
 
 @pytest.mark.parametrize("wanted", ["2.9.0", "v2.9.0"])

@@ -60,6 +60,21 @@ def test_a_build_without_the_regions_size_has_no_layout(built_library: bytes) ->
     assert layout_of(other, entries(other, version="2.10.0", layout="1.2")) == "1.2"
 
 
+def test_a_patch_of_ours_is_named_and_tells_that_gpus_are_mapped(built_library: bytes) -> None:
+    """A patch that nobody knows is shown, and promises nothing; without one there is nothing to show."""
+    for patch, name, maps in (
+        ("hami-dra-1", "2026.06.30+8f3a89c-hami-dra-1", True),
+        ("hami-dra-0", "2026.06.30+8f3a89c-hami-dra-0", False),
+        (None, "2026.06.30+8f3a89c", False),
+    ):
+        more = {"patch": patch} if patch else {}
+        versions = entries(built_library, version="2026.06.30+8f3a89c", layout="1.2", **more)
+        release = recognise(built_library, read_versions(versions, "versions.json"))
+        assert (release.name, str(release), release.maps_gpus) == (name, f"version {name}", maps)
+        assert not release.locks_node
+    assert not recognise(built_library, ()).maps_gpus
+
+
 def test_another_digest_is_another_library(built_library: bytes) -> None:
     """One byte more, and nothing is known; nor without a versions.json."""
     versions = entries(built_library, version="2.10.0")
@@ -77,6 +92,7 @@ def test_another_digest_is_another_library(built_library: bytes) -> None:
         b'[{"version": "1"}]',
         b'[{"sha256": "abc", "version": "1"}]',
         b'[{"sha256": "' + b"0" * 64 + b'", "version": "1", "extra": 1}]',
+        b'[{"sha256": "' + b"0" * 64 + b'", "version": "1", "patch": "no word"}]',
     ],
 )
 def test_a_broken_versions_file_is_an_error(content: bytes) -> None:
