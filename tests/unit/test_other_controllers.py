@@ -31,7 +31,8 @@ def test_kueue_counts_what_is_published() -> None:
     resources: dict[str, Any] = SHOWN["Configuration"]["resources"]
     (mapping,) = resources["deviceClassMappings"]
     (source,) = mapping["sources"]
-    assert source["capacity"]["name"] == names.MEMORY and names.MEMORY in CAPACITY
+    assert source["capacity"]["name"] == names.MEMORY
+    assert names.MEMORY in CAPACITY
     assert source["capacity"]["driver"] == names.DRIVER
     assert set(mapping["deviceClassNames"]) == device_classes()
 
