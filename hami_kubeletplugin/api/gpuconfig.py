@@ -47,7 +47,7 @@ class GpuConfig(BaseModel):
     allow_shared_containers: bool | None = Field(None, alias="allowSharedContainers")
     """Let several containers, or pods, use one share at the same time, each with the whole limit. Default false: refused."""
     log_level: int | None = Field(None, alias="logLevel", ge=0, le=4)
-    """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: the library's own."""
+    """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: 1."""
 
     def over(self, base: Self) -> Self:
         """This config on top of `base`: fields that are set here win."""

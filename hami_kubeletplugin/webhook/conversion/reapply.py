@@ -7,7 +7,7 @@ Kubernetes would refuse what changes nothing: taking them out again makes it the
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.bounds import MOST_WITH_GPUS
@@ -33,13 +33,17 @@ def reapplied(pod: Pod, old: Pod, rules: Conversion, sizes: SizeLookup) -> tuple
     """
     if names_ours(old, rules):
         return ()
-    new = _unscheduled(pod)
+    new = _as_created(pod, rules)
     rules = rules.model_copy(update=_NO_BOUNDS)
     made = convert(new, rules, sizes)
     if not made.patch:
         return ()
     other = _first_other(made, pod)
-    if other is not None and all(_first_other(convert(new, each, sizes), pod) for each in _as_elsewhere(rules)):
+    if other is not None and all(
+        _first_other(convert(one, each, sizes), pod)
+        for one in (new, _as_by_0_1_0(new))
+        for each in (rules, *_as_elsewhere(rules))
+    ):
         raise AdmissionError(
             f"spec.{other.list}[{other.number}].resources: the GPUs of a pod can't change, and this asks for others than it has: "
             "delete the pod, then apply it"
@@ -70,9 +74,29 @@ def _as_elsewhere(rules: Conversion) -> Iterator[Conversion]:
             yield other
 
 
-def _unscheduled(pod: Pod) -> Pod:
-    """It has a node by now, which a new pod must not have."""
-    spec = pod.get("spec")
+def _as_by_0_1_0(pod: Pod) -> Pod:
+    """Without the variables that did not go into claims then."""
+
+    def without(container: Any) -> Any:
+        env = fields.at(container, "env")
+        if not isinstance(env, list):
+            return container
+        return {**container, "env": [one for one in env if fields.at(one, "name") != names.LIBCUDA_LOG_LEVEL]}
+
+    lists = {
+        kind: [without(container) for container in fields.sequence(pod["spec"].get(kind))]
+        for kind in ("initContainers", "containers")
+    }
+    return {**pod, "spec": {**pod["spec"], **lists}}
+
+
+def _as_created(pod: Pod, rules: Conversion) -> Pod:
+    """It has a node by now, which a new pod must not have, nor amounts among its annotations, which 0.1.0 took."""
+    spec, metadata = pod.get("spec"), pod.get("metadata")
+    annotations = fields.at(metadata, "annotations")
+    if isinstance(metadata, Mapping) and isinstance(annotations, Mapping):
+        rest = {name: value for name, value in annotations.items() if name not in rules.resources}
+        pod = {**pod, "metadata": {**metadata, "annotations": rest}}
     return {**pod, "spec": {**spec, "nodeName": None}} if isinstance(spec, Mapping) else pod
 
 
