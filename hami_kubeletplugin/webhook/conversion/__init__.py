@@ -4,6 +4,9 @@ reapply         a converted pod that is applied again -> patch that leaves it as
 convert         pod -> templates + JSON patch + warnings
 claims          which container gets which claim
 bounds          how much of a pod is looked at -> nothing, or a refusal
+fleet           what no GPU that is published has -> warnings
+leftovers       what counts on HAMi's scheduler and nodes -> warnings
+lookalikes      names that look like ours, or stand in the wrong place -> warnings, or a refusal
 placements      how much the scheduler has to try before it says no
 template        demand + annotations -> ResourceClaimTemplate, named by its content
 conflicts       variables and volumes that meet HAMi-core's own -> warnings, or a refusal

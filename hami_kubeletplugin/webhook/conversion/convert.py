@@ -25,6 +25,14 @@ from hami_kubeletplugin.webhook.conversion.bounds import (
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
+from hami_kubeletplugin.webhook.conversion.fleet import Fleet, beyond, unmatched
+from hami_kubeletplugin.webhook.conversion.leftovers import leftovers
+from hami_kubeletplugin.webhook.conversion.lookalikes import (
+    amounts_among_annotations,
+    misplaced,
+    refuse_amounts,
+    unknown_resources,
+)
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements, unlike
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
 
@@ -57,7 +65,9 @@ class Converted:
     selection: Selection = field(default_factory=Selection)
 
 
-def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") -> Converted:
+def convert(
+    pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "", fleet: Fleet | None = None
+) -> Converted:
     """Convert a pod, or a pod template.
 
     Args:
@@ -65,6 +75,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         rules: Names and defaults.
         sizes: Called when a container asks for a percentage of memory.
         where: The field path of `pod`, with a dot at the end, for messages: empty, or `spec.template.`.
+        fleet: The GPUs that there are, for warnings about what none of them has; None: not known.
 
     Raises:
         AdmissionError: The pod can't be converted so that it keeps its meaning.
@@ -74,17 +85,21 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         return Converted()
     places = list(_places(spec, where))
     asking = _asking(places, rules, where)
+    unknown = list(unknown_resources(((field_path(place, where), container) for place, container in places), rules))
     if not asking:
-        return Converted()
+        return Converted(warnings=(*unknown, *amounts_among_annotations(metadata, rules, where)))
     if len(asking) > MOST_WITH_GPUS:
         raise AdmissionError(
             f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_WITH_GPUS} of a pod can: make more pods of it"
         )
     check_entries(spec, ((field_path(place, where), container) for place, container in asking), where)
     annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
+    refuse_amounts(metadata, rules, where)
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
     wants: list[tuple[ContainerPath, Container, Demand]] = []
-    warnings = list(chosen.notes)
+    # What keeps a pod waiting comes first: people see no more than some 4 kB.
+    waiting = [*leftovers(spec, rules, where), *unknown, *unmatched(chosen, fleet, where)]
+    warnings = [*misplaced(metadata, rules, where), *chosen.notes]
     for place, container in asking:
         path = field_path(place, where)
         wanted = demand(container, path, rules)
@@ -93,8 +108,13 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
                 f"{path}: asks for no GPU, so {', '.join(_amounts(place, container, rules, where).names())} is left out"
             )
             continue
-        warnings += (*wanted.notes, *conflicts(container, path))
+        waiting += beyond(wanted, chosen, fleet, rules, path)
+        whole = wanted.memory_percent == 100 and wanted.cores in {0, 100} and (wanted.exclusive or chosen.exclusive)
+        warnings += (*wanted.notes, *conflicts(container, path, whole=whole))
         wants.append((place, container, replace(wanted, notes=())))
+    if chosen.same and all(wanted.gpus == 1 for _, _, wanted in wants):
+        alike = ", ".join(chosen.same)
+        warnings.append(f"{where}metadata.annotations: {alike}: has no effect, no container asks for more than one GPU")
     made = _templates(wants, chosen, rules, sizes, where)
     holders = [Holder(place, container, wanted, made[wanted]) for place, container, wanted in wants]
     if holders:
@@ -104,7 +124,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     return Converted(
         templates=tuple({use.template.name: use.template for use in uses}.values()),
         patch=tuple(_patch(spec, asking, uses, rules)),
-        warnings=tuple(warnings),
+        warnings=(*waiting, *warnings),
         claims=uses,
         selection=chosen,
     )
