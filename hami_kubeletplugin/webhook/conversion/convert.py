@@ -25,7 +25,7 @@ from hami_kubeletplugin.webhook.conversion.bounds import (
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
-from hami_kubeletplugin.webhook.conversion.fleet import Fleet, beyond, unmatched
+from hami_kubeletplugin.webhook.conversion.fleet import Fleet, beyond, together, unmatched
 from hami_kubeletplugin.webhook.conversion.leftovers import leftovers
 from hami_kubeletplugin.webhook.conversion.lookalikes import (
     amounts_among_annotations,
@@ -121,6 +121,7 @@ def convert(
         _refuse(spec, places, holders, where)
     uses = uses_of(spec, holders, where)
     _refuse_many(uses, rules, where)
+    waiting += together(_claims(uses).values(), chosen, fleet, where)
     return Converted(
         templates=tuple({use.template.name: use.template for use in uses}.values()),
         patch=tuple(_patch(spec, asking, uses, rules)),

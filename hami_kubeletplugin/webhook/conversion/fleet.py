@@ -102,6 +102,20 @@ def beyond(demand: Demand, chosen: Selection, fleet: Fleet | None, rules: Conver
         )
 
 
+def together(claims: Iterable[Demand], chosen: Selection, fleet: Fleet | None, where: str) -> Iterator[str]:
+    """Whole GPUs of all containers, more than a node has, in words; `where` as for `convert`."""
+    demands = list(claims)
+    nodes = _admitted(chosen, fleet.nodes) if fleet else ()
+    alone = sum(demand.gpus for demand in demands if demand.exclusive or chosen.exclusive)
+    most = max((sum(count for _, count in node) for node in nodes), default=alone)
+    # Of one container `beyond` says it.
+    if alone > most >= max(demand.gpus for demand in demands):
+        yield (
+            f"{where}spec: its containers ask for {alone} whole GPUs together, and no node has so many now, the most is {most}: "
+            "the pod waits until one has"
+        )
+
+
 def _larger(demand: Demand, nodes: Iterable[Node], rules: Conversion, where: str) -> Iterator[str]:
     kinds = [kind for node in nodes for kind, _ in node]
     memory, cores = max(kind.memory_mib for kind in kinds), max(kind.cores for kind in kinds)

@@ -143,6 +143,21 @@ def test_gpus_with_as_much_on_one_node() -> None:
     ]
 
 
+def test_whole_gpus_of_all_containers() -> None:
+    """They are all on one node, which has to have as many; shares fit beside each other, and init containers are gone by then."""
+
+    def of(*limits: dict[str, Any], **spec: Any) -> tuple[str, ...]:
+        containers = [container(f"c{number}", each) for number, each in enumerate(limits)]
+        return convert(pod(*containers, **spec), Conversion(), lambda: (), fleet=Gpus()).warnings
+
+    (told,) = of({GPU: 2}, {GPU: 3})
+    words = "its containers ask for 5 whole GPUs together, and no node has so many now, the most is 4"
+    assert told == f"spec: {words}: the pod waits until one has"
+    assert of({GPU: 2}, {GPU: 2}) == of({GPU: 3, MEMORY: 1000}, {GPU: 3, MEMORY: 1000}) == ()
+    assert of({GPU: 3}, initContainers=[container("first", {GPU: 3})]) == ()
+    assert len(of({GPU: 5})) == 1
+
+
 def test_models_that_are_not_known() -> None:
     """Of sizes that people name, any may be of the wanted type."""
     fleet = Gpus()
