@@ -4,6 +4,7 @@ reapply         a converted pod that is applied again -> patch that leaves it as
 convert         pod -> templates + JSON patch + warnings
 claims          which container gets which claim
 bounds          how much of a pod is looked at -> nothing, or a refusal
+validate        ResourceClaim, ResourceClaimTemplate -> what is wrong with it
 fleet           what no GPU that is published has -> warnings
 leftovers       what counts on HAMi's scheduler and nodes -> warnings
 lookalikes      names that look like ours, or stand in the wrong place -> warnings, or a refusal
@@ -13,5 +14,4 @@ conflicts       variables and volumes that meet HAMi-core's own -> warnings, or 
 demand          a container's resources -> how much of how many GPUs (HAMi's rules)
 annotations     a pod's annotations -> which GPUs
 cel             expressions for ResourceSlice devices, escaped and guarded
-validate        ResourceClaim, ResourceClaimTemplate -> what is wrong with it
 """

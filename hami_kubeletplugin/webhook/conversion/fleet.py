@@ -96,10 +96,13 @@ def beyond(demand: Demand, chosen: Selection, fleet: Fleet | None, rules: Conver
             )
     least = _least_mib(demand, nodes)
     if least is not None and least < CONTEXT_MIB:
-        yield (
-            f"{where}: {least} MiB of a GPU's memory are less than a CUDA context takes, some {CONTEXT_MIB}: programs will fail "
-            "to allocate any"
-        )
+        yield f"{where}: {too_few(least)}"
+
+
+def too_few(mib: int) -> str:
+    """What is said of less memory than a context takes."""
+    context = f"a CUDA context takes, some {CONTEXT_MIB}"
+    return f"{mib} MiB of a GPU's memory are less than {context}: programs will fail to allocate any"
 
 
 def together(claims: Iterable[Demand], chosen: Selection, fleet: Fleet | None, where: str) -> Iterator[str]:
