@@ -81,6 +81,15 @@ def _request(number: int, size: int) -> Json:
     return {"name": f"r{number}", "firstAvailable": [alternative for _ in range(_MANY)]}
 
 
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _terms(size: int) -> Json:
+    """As many, each as long as is looked at."""
+    on = {"key": "gpu", "operator": "In", "values": ["on"]}
+    return {"nodeSelectorTerms": repeated(lambda _: {"matchExpressions": [on] * _MANY}, size)}
+
+
 PODS: Final[Mapping[str, Callable[[int], Json]]] = {
     "containers": lambda size: pod(*repeated(lambda number: container(f"c{number}"), size)),
     "containers without GPU": lambda size: pod(container(), *repeated(lambda _: {"name": "c"}, size)),
@@ -114,6 +123,12 @@ PODS: Final[Mapping[str, Callable[[int], Json]]] = {
         container(), resourceClaims=repeated(lambda number: {"name": f"c{number}"}, size)
     ),
     "amounts": lambda size: pod(container(limits=fields(size, "example.com/", "1"))),
+    "amounts that are nearly ours": lambda size: pod(container(limits=fields(size, "nvidia.com/gpu-", "1"))),
+    "amounts in our domain, alone": lambda size: pod(
+        {**container(), "resources": {"limits": fields(size, "nvidia.com/xx", "1")}}
+    ),
+    "annotations in our domain": lambda size: pod(container(), annotations=fields(size, "nvidia.com/use-x")),
+    "node affinities": lambda size: pod(container(), affinity={"nodeAffinity": {_REQUIRED: _terms(size)}}),
     "an amount that is an object": lambda size: pod(container(limits={"nvidia.com/gpu": fields(size)})),
     "a long amount": lambda size: pod(container(limits={"nvidia.com/gpu": "1" * size})),
     "numbers of many digits": lambda size: pod(container(), x=[int("9" * 4000)] * (size // 4001)),

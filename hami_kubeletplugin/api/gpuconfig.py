@@ -51,7 +51,7 @@ class GpuConfig(BaseModel):
     """`auto`, the default: a container whose every GPU is wholly its own gets no HAMi-core, as there is nothing to limit.
     `always`: it gets HAMi-core all the same, e.g. to have it measured. One request that says so is enough."""
     log_level: int | None = Field(None, alias="logLevel", ge=0, le=4)
-    """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: the library's own."""
+    """LIBCUDA_LOG_LEVEL: 0 and 1 errors, 2 warnings, 3 info, 4 debug. Default: 1."""
 
     def over(self, base: Self) -> Self:
         """This config on top of `base`: fields that are set here win."""

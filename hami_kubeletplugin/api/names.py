@@ -108,7 +108,7 @@ WEBHOOK: Final = "hami-webhook"
 WEBHOOK_CONFIGURATION: Final = "zz-webhook.gpu.hami.io"
 """Both its configurations, by default. HAMi's chart has a `hami-webhook`; and API servers call mutating webhooks in the order of
 these names, so that ours sees what others have put into a pod."""
-WEBHOOKS: Final = ("pods.hami.io", "claims.hami.io")
+WEBHOOKS: Final = ("names.hami.io", "pods.hami.io", "claims.hami.io")
 """The entries of these configurations that are ours. Others' in the same object are never touched."""
 WEBHOOK_NAMESPACE: Final = "hami-system"
 """By default."""

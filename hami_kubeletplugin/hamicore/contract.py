@@ -41,6 +41,8 @@ TASK_PRIORITY: Final[dict[Priority, str]] = {"high": "0", "low": "1"}
 """Values of CUDA_TASK_PRIORITY, in the region too."""
 
 
+LOG_LEVEL: Final = 1
+"""Errors only. At the library's own level, 2, every program gets lines on stderr that it did not ask for (log_utils.c:8)."""
 DEFAULT_POLICY: Final = Policy()
 
 
@@ -70,7 +72,7 @@ def variables(
             memory is allocated) and an NVML index (in nvidia-smi); the two agree in this order only.
         region: Path of the region file in the container.
         policy: GPU_CORE_UTILIZATION_POLICY is written even when nobody said it, or a pod's own `disable` would lift the core
-            limit; CUDA_TASK_PRIORITY for the same reason, default low as in the library. LIBCUDA_LOG_LEVEL only if it is said.
+            limit; CUDA_TASK_PRIORITY for the same reason, default low as in the library.
 
     Raises:
         ValueError: As `checked`.
@@ -83,12 +85,11 @@ def variables(
         CUDA_REDIRECT: CONTAINER_LIBRARY,
         GPU_CORE_UTILIZATION_POLICY: policy.core_policy or "default",
         CUDA_TASK_PRIORITY: TASK_PRIORITY[policy.priority or "low"],
+        LIBCUDA_LOG_LEVEL: str(LOG_LEVEL if policy.log_level is None else policy.log_level),
     }
     for index, limit in enumerate(limits):
         # Decimal, without a leading zero (octal), one suffix: `4000Mi` would be 4000 bytes (multiprocess_memory_limit.c:95).
         environment[f"{CUDA_DEVICE_MEMORY_LIMIT}_{index}"] = f"{limit.memory_mib}m"
         if limit.cores:
             environment[f"{CUDA_DEVICE_SM_LIMIT}_{index}"] = str(min(limit.cores, 100))
-    if policy.log_level is not None:
-        environment[LIBCUDA_LOG_LEVEL] = str(policy.log_level)
     return environment

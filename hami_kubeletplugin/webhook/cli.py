@@ -41,12 +41,13 @@ def convert(
         str | None,
         typer.Option(
             envvar="HAMI_GPU_MEMORY",
-            help="MiB of the cluster's GPUs as they are published, e.g. 40960,81920, for percentages of memory. Default: ask "
-            "the cluster.",
+            help="MiB of the cluster's GPUs as they are published, e.g. 40960,81920, for percentages of memory, and warnings "
+            "about amounts that none has. Default: ask the cluster.",
         ),
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask; only if there is a percentage.")
+        Path | None,
+        typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask what GPUs it has; only if pods ask for GPUs."),
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say on stderr what each line became, and what can't be kept.")
@@ -62,14 +63,16 @@ def convert(
     from hami_kubeletplugin.webhook.offline.explain import explain as explained  # noqa: PLC0415
 
     rules = Conversion.checked(**given_only(given))
-    sizes = inputs.sizes(gpu_memory, kubeconfig, rules)
-    result = documents.convert_files(inputs.read_files(filename), rules, sizes)
+    gpus = inputs.Gpus(gpu_memory, kubeconfig, rules)
+    result = documents.convert_files(inputs.read_files(filename), rules, gpus.sizes, gpus)
     for change in result.changes:
         told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)
         for line in told:
             typer.echo(line, err=True)
     for note in result.notes:
         typer.echo(f"warning: {note}", err=True)
+    if gpus.trouble:
+        typer.echo(f"warning: --kubeconfig: amounts were not held against the cluster's GPUs: {gpus.trouble}", err=True)
     typer.echo(result.text.encode(), nl=False)
 
 

@@ -24,6 +24,7 @@ from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.webhook.admission.review import LONGEST_MESSAGE, Answer, Review
 from hami_kubeletplugin.webhook.conversion.convert import convert
+from hami_kubeletplugin.webhook.conversion.fleet import Fleet
 from hami_kubeletplugin.webhook.conversion.reapply import reapplied
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template
 from hami_kubeletplugin.webhook.conversion.validate import validate
@@ -50,7 +51,7 @@ class Ensures(Protocol):
         """Make sure that all exist with that content; writes nothing on a dry run."""
 
 
-class KnowsSizes(Protocol):
+class KnowsSizes(Fleet, Protocol):
     """The cluster's GPUs."""
 
     @property
@@ -101,7 +102,8 @@ class Admission:
             return Answer()
         if review.operation == "UPDATE":
             return Answer(patch=reapplied(pod, review.old_object or {}, self._rules, self._known_sizes))
-        made = convert(pod, self._rules, self._known_sizes)
+        fleet = self._sizes if self._sizes.synced else None
+        made = convert(pod, self._rules, self._known_sizes, fleet=fleet)
         if made.templates:
             if not review.namespace:
                 raise ReviewError("request.namespace: a pod is in a namespace, and it is not named")

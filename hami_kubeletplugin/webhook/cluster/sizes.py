@@ -1,8 +1,12 @@
-"""Which kinds of GPU the cluster has, from the ResourceSlices of our driver on all nodes."""
+"""Which GPUs the cluster has, from the ResourceSlices of our driver on all nodes.
 
+Of a slice its UUIDs are kept, and what its devices have in common with those of others, once for all nodes that are alike.
+"""
+
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.kube import quantity
@@ -10,18 +14,25 @@ from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import list_and_watch
 from hami_kubeletplugin.kube.resource_api import KubeClient, Listed, kept
+from hami_kubeletplugin.webhook.conversion.fleet import Kind, Node
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
 
 _BEYOND: Final = 1 << 63
 """No quantity gets here; a template that named one would be refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one slice says, without repeats: a node with 16 equal GPUs says one thing."""
+_MOST_NODES: Final = 64
+"""Different ones. With more of them nothing is said about what none has: each pod is held against all."""
+_T = TypeVar("_T")
 
-    sizes: frozenset[GpuSize]
+
+class _Seen(NamedTuple):
+    """What one slice says."""
+
+    node: str
+    kinds: Node
     slots: frozenset[int]
+    uuids: tuple[str, ...]
 
 
 class PublishedSizes:
@@ -37,6 +48,9 @@ class PublishedSizes:
         self._slices: dict[str, _Seen] = {}
         self._known: tuple[GpuSize, ...] = ()
         self._slots: frozenset[int] = frozenset()
+        self._nodes: frozenset[Node] = frozenset()
+        self._slice_of: dict[str, str] = {}
+        """UUID -> the name of the last slice that has it."""
         self._synced = False
 
     @property
@@ -51,6 +65,15 @@ class PublishedSizes:
     def slots(self) -> frozenset[int]:
         """The smallest values that a claim can have for `shares` on those GPUs."""
         return self._slots
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """The different nodes; see `fleet.Fleet`."""
+        return self._nodes
+
+    def has(self, uuid: str) -> bool:
+        """Whether a GPU with that UUID is published."""
+        return uuid in self._slice_of
 
     async def run(self) -> None:
         """Follow the slices until cancelled."""
@@ -68,6 +91,7 @@ class PublishedSizes:
     def replace(self, listed: Listed[tuple[str, _Seen]]) -> None:
         """Take a list in."""
         self._slices = dict(listed.items)
+        self._slice_of = {uuid: name for name, seen in self._slices.items() for uuid in seen.uuids}
         self._synced = True
         self._sum_up()
 
@@ -76,21 +100,47 @@ class PublishedSizes:
         if event.type == "BOOKMARK":
             return
         name = event.object["metadata"]["name"]
-        if event.type == "DELETED":
-            self._slices.pop(name, None)
-        else:
-            self._slices[name] = _seen(event.object)
-        self._sum_up()
+        before = self._slices.pop(name, None)
+        seen = None if event.type == "DELETED" else _seen(event.object)
+        for uuid in before.uuids if before else ():
+            if self._slice_of.get(uuid) == name:
+                del self._slice_of[uuid]
+        if seen is not None:
+            self._slices[name] = seen
+            self._slice_of.update(dict.fromkeys(seen.uuids, name))
+        # Most events are no news: a taint, another order.
+        if before is None or seen is None or before[:3] != seen[:3]:
+            self._sum_up()
 
     def _sum_up(self) -> None:
-        self._known = tuple(sorted(frozenset[GpuSize]().union(*(seen.sizes for seen in self._slices.values()))))
-        self._slots = frozenset[int]().union(*(seen.slots for seen in self._slices.values()))
+        slices = self._slices.values()
+        kinds = frozenset(seen.kinds for seen in slices)
+        self._known = tuple(sorted({GpuSize(kind.model, kind.memory_mib) for each in kinds for kind, _ in each}))
+        self._slots = frozenset[int]().union(*{seen.slots for seen in slices})
+        by_node: dict[str, Node] = {}
+        for seen in slices:
+            by_node[seen.node] = (*by_node.get(seen.node, ()), *seen.kinds)
+        nodes = frozenset(by_node.values())
+        self._nodes = nodes if len(nodes) <= _MOST_NODES else frozenset()
 
 
 def _seen(slice_: Object) -> _Seen:
     devices = list(_shared_devices(slice_))
-    sizes = (GpuSize(_model(device), size) for device in devices if (size := _memory_mib(device)))
-    return _Seen(frozenset(sizes), frozenset(slot for device in devices if (slot := _smallest_share(device))))
+    kinds = Counter(Kind(_model(device), size, _cores(device)) for device in devices if (size := _memory_mib(device)))
+    return _Seen(
+        str(fields.at(slice_, "spec", "nodeName") or slice_["metadata"]["name"]),
+        _once(tuple(sorted(kinds.items()))),
+        _once(frozenset(slot for device in devices if (slot := _smallest_share(device)))),
+        tuple(
+            uuid for device in devices if isinstance(uuid := fields.at(device, "attributes", names.UUID, "string"), str)
+        ),
+    )
+
+
+@lru_cache(maxsize=_MOST_NODES)
+def _once(value: _T) -> _T:
+    """The same object for equal ones: most nodes of a cluster are alike."""
+    return value
 
 
 def _shared_devices(slice_: Object) -> Iterator[Any]:
@@ -101,6 +151,10 @@ def _shared_devices(slice_: Object) -> Iterator[Any]:
 
 def _model(device: Any) -> str:
     return str(fields.at(device, "attributes", names.PRODUCT_NAME, "string") or "")
+
+
+def _cores(device: Any) -> int:
+    return _whole(fields.at(device, "capacity", names.CORES, "value")) or 0
 
 
 def _memory_mib(device: Any) -> int | None:

@@ -4,7 +4,8 @@ Contract: Project-HAMi/HAMi pkg/device/devices.go (CheckUUID, CheckType), pkg/de
 pkg/util/types.go (policies).
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,18 +32,35 @@ from hami_kubeletplugin.api.names import (
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.webhook.conversion import cel
 
+KNOWN: Final = (
+    USE_UUID,
+    NOUSE_UUID,
+    USE_TYPE,
+    NOUSE_TYPE,
+    NUMA_BIND,
+    VGPU_MODE,
+    GPU_POLICY,
+    NODE_POLICY,
+    SCORING_WEIGHTS,
+    SAME_PCIE_ROOT,
+    SAME_NVLINK,
+    EXCLUSIVE,
+)
+"""All that are read."""
 OUR_MODE: Final = "hami-core"
 """What HAMi calls the way in which all of our devices are shared."""
 MOST_VALUES: Final = 128
 """Elements of one list; so many of 63 characters still fit in an expression. The API server's cost limit is far off: a thousand
 short ones keep below it."""
 
+FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+"""As Go's strconv.ParseBool reads them."""
+_TWICE: Final = re.compile(r"^(nvidia-)+(?=nvidia)", re.ASCII | re.IGNORECASE)
 _TRUE: Final = {"1", "t", "T", "TRUE", "true", "True"}
-_FALSE: Final = {"0", "f", "F", "FALSE", "false", "False"}
 _POLICIES: Final[Mapping[str, str]] = {
     "binpack": "",
     "mutex": "",
-    "spread": f"in which order a node's GPUs are filled says its daemon's --gpu-order; to have one alone set {EXCLUSIVE}",
+    "spread": f"the order of a node's GPUs is its administrator's (HAMI_GPU_ORDER); to have one alone set {EXCLUSIVE}",
     "topology-aware": f"to have GPUs joined by NVLink set {SAME_NVLINK}",
     "numa": f"to have GPUs of one NUMA node set {NUMA_BIND}",
 }
@@ -111,9 +129,9 @@ def read_annotations(annotations: Mapping[str, Any], where: str, driver: str) ->
         if _POLICIES.get(policy) != ""
     ]
     notes += [
-        f"{where}[{name}] has no effect: kube-scheduler places the pod"
+        f"{where}[{name}] has no effect: kube-scheduler places the pod; to spread pods over nodes use topologySpreadConstraints"
         for name in (NODE_POLICY, SCORING_WEIGHTS)
-        if read.text(name) and read.text(name) != "binpack"
+        if read.text(name)
     ]
     same = {
         NUMA_NODE: read.flag(NUMA_BIND),
@@ -123,8 +141,8 @@ def read_annotations(annotations: Mapping[str, Any], where: str, driver: str) ->
     found = Selection(
         uuids=read.words(USE_UUID),
         not_uuids=read.words(NOUSE_UUID),
-        types=read.words(USE_TYPE),
-        not_types=read.words(NOUSE_TYPE),
+        types=_models(read.words(USE_TYPE)),
+        not_types=_models(read.words(NOUSE_TYPE)),
         same=tuple(attribute for attribute, wanted in same.items() if wanted),
         exclusive=read.flag(EXCLUSIVE) or "mutex" in policies,
         notes=tuple(notes),
@@ -136,6 +154,11 @@ def read_annotations(annotations: Mapping[str, Any], where: str, driver: str) ->
                 f"Kubernetes takes {cel.LONGEST}"
             )
     return found
+
+
+def _models(parts: Iterable[str]) -> tuple[str, ...]:
+    """Up to 2.7.1 HAMi put `NVIDIA-` before every name, and its users took over what it showed: `NVIDIA-NVIDIA L40S`."""
+    return tuple(sorted({_TWICE.sub("", part) for part in parts}))
 
 
 class _Annotations:
@@ -166,7 +189,7 @@ class _Annotations:
     def flag(self, name: str) -> bool:
         """A boolean as Go's strconv.ParseBool reads it. HAMi takes what isn't one for false; a typo would lose the wish."""
         text = self.text(name)
-        if text not in _TRUE | _FALSE | {""}:
+        if text not in _TRUE | FALSE | {""}:
             raise self.invalid(name, 'must be "true" or "false"')
         return text in _TRUE
 

@@ -21,6 +21,7 @@ from hami_kubeletplugin.hamicore.contract import (
     CONTAINER_PRELOAD,
     CONTAINER_REGION,
 )
+from hami_kubeletplugin.webhook.conversion.annotations import FALSE
 from hami_kubeletplugin.webhook.conversion.demand import Container
 
 _WINS: Final = "has no effect: the driver's own value wins"
@@ -31,12 +32,15 @@ _VARIABLES: Final[Mapping[str, str]] = {
     names.NVIDIA_VISIBLE_DEVICES: f"{_WINS}, and the container has the GPUs of its claim and no others",
     names.CUDA_DEVICE_MEMORY_SHARED_CACHE: f"{_WINS}, the path of HAMi-core's region",
     names.CUDA_REDIRECT: f"{_WINS}, the path of HAMi-core's library",
-    names.CUDA_DISABLE_CONTROL: "has no effect: the limit stays. For monitoring there are claims with adminAccess",
     names.LD_PRELOAD: (
         "names what is loaded before HAMi-core: an allocator does no harm, but with a library that has functions of CUDA, or "
         "dlsym, the limit does not hold"
     ),
 }
+_ON_A_SHARE: Final = (
+    "has no effect on a share of a GPU: the limit stays. Ask for the whole GPU, with no gpumem and no gpucores, which has none; "
+    "for monitoring there are claims with adminAccess"
+)
 _BY_START: Final[Mapping[str, str]] = {names.CUDA_DEVICE_MEMORY_LIMIT: _CLAIM, names.CUDA_DEVICE_SM_LIMIT: _CLAIM}
 
 _FOLDERS: Final = (CONTAINER_LOCK_DIR, CONTAINER_CACHE_DIR)
@@ -47,23 +51,26 @@ _LONGEST_PATH: Final = 4095
 """Characters that Linux takes (PATH_MAX, less its NUL)."""
 
 
-def conflicts(container: Container, where: str) -> tuple[str, ...]:
+def conflicts(container: Container, where: str, *, whole: bool = False) -> tuple[str, ...]:
     """What happens to the variables and volumes of a GPU container that meet HAMi-core's own, in words.
 
     Args:
         container: A core/v1 Container that gets a GPU.
         where: Its field path, for messages.
+        whole: Its GPUs are wholly its own, so that there is no limit: HAMi-core is not there.
 
     Raises:
         AdmissionError: A volume would lift the limit, or the container could not start.
     """
-    return (*_variables(container, f"{where}.env"), *_volumes(container, where))
+    return (*_variables(container, f"{where}.env", whole=whole), *_volumes(container, where))
 
 
-def _variables(container: Container, where: str) -> Iterator[str]:
+def _variables(container: Container, where: str, *, whole: bool) -> Iterator[str]:
     for number, variable in fields.mappings(container.get("env")):
         name = str(variable.get("name"))
         effect = _VARIABLES.get(name) or next((_BY_START[start] for start in _BY_START if name.startswith(start)), None)
+        if name == names.CUDA_DISABLE_CONTROL and not whole and str(variable.get("value")) not in FALSE:
+            effect = _ON_A_SHARE
         if effect:
             yield f"{where}[{number}]: {quoted(name)} {effect}"
 

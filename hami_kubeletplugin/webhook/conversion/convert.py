@@ -35,6 +35,14 @@ from hami_kubeletplugin.webhook.conversion.claims import (
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
 from hami_kubeletplugin.webhook.conversion.existing import ExistingClaims, note
+from hami_kubeletplugin.webhook.conversion.fleet import Fleet, beyond, together, unmatched
+from hami_kubeletplugin.webhook.conversion.leftovers import leftovers
+from hami_kubeletplugin.webhook.conversion.lookalikes import (
+    amounts_among_annotations,
+    misplaced,
+    refuse_amounts,
+    unknown_resources,
+)
 from hami_kubeletplugin.webhook.conversion.needs import Needs
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements, unlike
 from hami_kubeletplugin.webhook.conversion.sharing import notes, shared
@@ -69,7 +77,9 @@ class Converted:
     selection: Selection = field(default_factory=Selection)
 
 
-def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") -> Converted:
+def convert(
+    pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "", fleet: Fleet | None = None
+) -> Converted:
     """Convert a pod, or a pod template.
 
     Args:
@@ -77,6 +87,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         rules: Names and defaults.
         sizes: Called when a container asks for a percentage of memory.
         where: The field path of `pod`, with a dot at the end, for messages: empty, or `spec.template.`.
+        fleet: The GPUs that there are, for warnings about what none of them has; None: not known.
 
     Raises:
         AdmissionError: The pod can't be converted so that it keeps its meaning.
@@ -86,17 +97,21 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         return Converted()
     places = list(_places(spec, where))
     asking = _asking(places, rules, where)
+    unknown = list(unknown_resources(((field_path(place, where), container) for place, container in places), rules))
     if not asking:
-        return Converted()
+        return Converted(warnings=(*unknown, *amounts_among_annotations(metadata, rules, where)))
     if len(asking) > MOST_WITH_GPUS:
         raise AdmissionError(
             f"{where}spec: {len(asking)} containers ask for GPUs, at most {MOST_WITH_GPUS} of a pod can: make more pods of it"
         )
     check_entries(spec, ((field_path(place, where), container) for place, container in asking), where)
     annotations = fields.checked_mapping(metadata.get("annotations"), f"{where}metadata.annotations")
+    refuse_amounts(metadata, rules, where)
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
     holders: list[Holder] = []
-    warnings = list(chosen.notes)
+    # What keeps a pod waiting comes first: people see no more than some 4 kB.
+    waiting = [*leftovers(spec, rules, where), *unknown, *unmatched(chosen, fleet, where)]
+    warnings = [*misplaced(metadata, rules, where), *chosen.notes]
     for place, container in asking:
         path = field_path(place, where)
         wanted = demand(container, path, rules)
@@ -105,8 +120,13 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
                 f"{path}: asks for no GPU, so {', '.join(_amounts(place, container, rules, where).names())} is left out"
             )
             continue
-        warnings += (*wanted.notes, *conflicts(container, path))
+        waiting += beyond(wanted, chosen, fleet, rules, path)
+        whole = wanted.memory_percent == 100 and wanted.cores in {0, 100} and (wanted.exclusive or chosen.exclusive)
+        warnings += (*wanted.notes, *conflicts(container, path, whole=whole))
         holders.append(Holder(place, container, replace(wanted, notes=())))
+    if chosen.same and all(holder.demand.gpus == 1 for holder in holders):
+        alike = ", ".join(chosen.same)
+        warnings.append(f"{where}metadata.annotations: {alike}: has no effect, no container asks for more than one GPU")
     sharings = shared(holders, where)
     needs = Needs(sharings, chosen, rules, sizes, where)
     if holders:
@@ -116,10 +136,11 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
         warnings += [*filter(None, [note(sharing, claim, where)]), *notes(sharing, where)]
     uses = uses_of(sharings, claims)
     _refuse_many(uses, rules, where)
+    waiting += together(_held(uses).values(), chosen, fleet, where)
     return Converted(
         templates=tuple({claim.template.name: claim.template for claim in claims if claim.template.spec}.values()),
         patch=tuple(_patch(spec, asking, uses, rules)),
-        warnings=tuple(warnings),
+        warnings=(*waiting, *warnings),
         claims=uses,
         selection=chosen,
     )

@@ -8,21 +8,44 @@ asks for, or nothing for ever, the pod is refused here.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.gpuconfig import CorePolicy, Priority
-from hami_kubeletplugin.api.names import CUDA_TASK_PRIORITY, GPU_CORE_UTILIZATION_POLICY, MAX_GPUS_PER_CONTAINER, MIB
+from hami_kubeletplugin.api.names import (
+    CUDA_TASK_PRIORITY,
+    GPU_CORE_UTILIZATION_POLICY,
+    LIBCUDA_LOG_LEVEL,
+    MAX_GPUS_PER_CONTAINER,
+    MIB,
+)
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
 
 Container = Mapping[str, Any]
+_T = TypeVar("_T")
 
 _MAX_INT32: Final = 2**31 - 1
 _PRIORITIES: Final[Mapping[int, Priority]] = {0: "high", 1: "low"}
-_POLICIES: Final[Mapping[str, CorePolicy]] = {"default": "default", "force": "force", "disable": "disable"}
+_PRIORITY_VALUES: Final[Mapping[str, Priority]] = {str(number): word for number, word in _PRIORITIES.items()}
+_POLICIES: Final[Mapping[str, CorePolicy]] = {
+    "default": "default",
+    **dict.fromkeys(("force", "FORCE"), "force"),
+    **dict.fromkeys(("disable", "DISABLE"), "disable"),
+}
+"""As HAMi-core reads them: capitals or none, and no other way (multiprocess_memory_limit.c, set_env_utilization_switch)."""
+_CARRIED: Final[Mapping[str, str]] = {
+    CUDA_TASK_PRIORITY: "0 (high), 1 (low)",
+    GPU_CORE_UTILIZATION_POLICY: "default, force, disable",
+    LIBCUDA_LOG_LEVEL: "0 to 4",
+}
+"""Variables that go into the claim, since the driver sets them, and what they can be."""
+_LOG_LEVELS: Final[Mapping[str, int]] = {str(level): level for level in range(5)}
+_EXA: Final = 10**18
+_MEGA: Final = 10**6
+"""The API server writes 4000000 as 4M, so which of the two somebody wrote can't be told. No GPU has so many MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +61,7 @@ class Demand:
         exclusive: Nobody else on these GPUs.
         priority: CUDA_TASK_PRIORITY, if the container says.
         core_policy: GPU_CORE_UTILIZATION_POLICY, if the container or the settings say.
+        log_level: LIBCUDA_LOG_LEVEL, 0 to 4, if the container says.
         notes: What was not taken as written, for people.
     """
 
@@ -48,6 +72,7 @@ class Demand:
     exclusive: bool
     priority: Priority | None = None
     core_policy: CorePolicy | None = None
+    log_level: int | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -136,7 +161,7 @@ class Amounts:
         if len(set(values)) > 1:
             raise _invalid(*found[1], f"must equal the limit, which is {quoted(value)}")
         number = values[0]
-        in_bytes = mib > 0 and number >= MIB and str(value).endswith("i")
+        in_bytes = mib > 0 and _in_bytes(number, value)
         if number.denominator != 1 or not 0 <= number <= most or in_bytes:
             raise _invalid(path, value, f"must be {what}, from 0 to {most}{_hint(number, value, mib)}")
         return int(number)
@@ -168,22 +193,25 @@ def _config(
     """What HAMi's users say by variables goes into the claim: the ones in the container come from the driver then."""
     env = fields.checked_sequence(container.get("env") or (), f"{where}.env", show=True)
     variables = {
-        variable["name"]: variable.get("value")
-        for _, variable in fields.mappings(env)
-        if variable.get("name") in (CUDA_TASK_PRIORITY, GPU_CORE_UTILIZATION_POLICY)
+        variable["name"]: variable for _, variable in fields.mappings(env) if variable.get("name") in tuple(_CARRIED)
     }
+
+    def said(name: str, values: Mapping[str, _T], default: _T | None) -> _T | None:
+        variable = variables.get(name, {})
+        value = variable.get("value")
+        known = f"known are {_CARRIED[name]}"
+        if value is None and variable.get("valueFrom"):
+            notes.append(f"{where}.env: {name} is ignored, as valueFrom can't be read here: write its value; {known}")
+        elif value is not None and str(value) not in values:
+            notes.append(f"{where}.env: {name}={quoted(value)} is ignored; {known}")
+        return default if value is None else values.get(str(value), default)
+
     policy: CorePolicy | None = None if rules.gpu_core_policy == "default" else rules.gpu_core_policy
-    if (said := variables.get(GPU_CORE_UTILIZATION_POLICY)) is not None:
-        policy = _POLICIES.get(str(said), policy)
-        if str(said) not in _POLICIES:
-            notes.append(
-                f"{where}.env: {GPU_CORE_UTILIZATION_POLICY}={quoted(said)} is ignored; known are {', '.join(_POLICIES)}"
-            )
-    if priority is None and (said := variables.get(CUDA_TASK_PRIORITY)) is not None:
-        priority = _PRIORITIES.get(int(said)) if str(said) in {"0", "1"} else None
-        if priority is None:
-            notes.append(f"{where}.env: {CUDA_TASK_PRIORITY}={quoted(said)} is ignored; known are 0 (high), 1 (low)")
-    return {"priority": priority, "core_policy": policy}
+    return {
+        "priority": said(CUDA_TASK_PRIORITY, _PRIORITY_VALUES, None) if priority is None else priority,
+        "core_policy": said(GPU_CORE_UTILIZATION_POLICY, _POLICIES, policy),
+        "log_level": said(LIBCUDA_LOG_LEVEL, _LOG_LEVELS, None),
+    }
 
 
 def _number(path: str, value: Any) -> Fraction:
@@ -197,9 +225,15 @@ def _number(path: str, value: Any) -> Fraction:
 
 def _hint(number: Fraction, value: Any, mib: int) -> str:
     """For memory with a unit, as everywhere else in Kubernetes: the number that was meant."""
-    if not mib or number < MIB or not str(value)[-1:].isalpha():
+    if not mib or not _MEGA <= number <= _EXA:
         return ""
-    return f"; without a unit: for {value} write {max(round(number / (mib * MIB)), 1)}"
+    meant = max(round(number / (mib * MIB)), 1)
+    return f"; without a unit: for {value} write {meant}" if str(value)[-1:].isalpha() else f"; for bytes write {meant}"
+
+
+def _in_bytes(number: Fraction, value: Any) -> bool:
+    """Whether an amount of memory was written with a unit: binary ones are kept as they are, `M` may be the API server's."""
+    return (number >= MIB and str(value).endswith("i")) or (number >= _MEGA and number % _MEGA == 0)
 
 
 def _invalid(path: str, value: Any, reason: str) -> AdmissionError:

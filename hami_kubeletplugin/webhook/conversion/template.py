@@ -80,10 +80,9 @@ def template(demand: Demand, selection: Selection, rules: Conversion, sizes: Ite
     devices: Object = {"requests": _requests(demand, selection, rules, sizes)}
     if constraints := _constraints(demand, selection, rules):
         devices["constraints"] = constraints
-    config = {"corePolicy": demand.core_policy, "priority": demand.priority}
-    if any(config.values()):
-        parameters = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND}
-        parameters |= {field: value for field, value in config.items() if value}
+    config = {"corePolicy": demand.core_policy, "priority": demand.priority, "logLevel": demand.log_level}
+    if said := {field: value for field, value in config.items() if value is not None}:
+        parameters = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND, **said}
         devices["config"] = [{"opaque": {"driver": rules.driver_name, "parameters": parameters}}]
     spec = {"devices": devices}
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))

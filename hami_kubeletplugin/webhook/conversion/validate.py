@@ -20,6 +20,7 @@ from hami_kubeletplugin.api.gpuconfig import decode
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.kube import quantity
+from hami_kubeletplugin.webhook.conversion.fleet import CONTEXT_MIB, too_few
 
 _KNOWN: Final = (names.MEMORY, names.CORES, names.SHARES)
 _POSSIBLE_SLOTS: Final = frozenset(names.SHARES_TOTAL // sharers for sharers in range(1, names.MAX_SHARERS + 1))
@@ -147,7 +148,8 @@ def _judge(path: str, name: object, written: object, slots: Collection[int]) -> 
     except ValueError:
         return f"{where}: Invalid value: {quoted(written)}: is not a quantity such as 4000Mi or 30", ""
     if name == names.MEMORY:
-        return _memory_problem(amount), ""
+        problem = _memory_problem(amount)
+        return problem, "" if problem else _memory_warning(amount)
     if name == names.CORES:
         return _cores_problem(amount), ""
     return _shares_problem(amount, slots), _shares_warning(amount, slots)
@@ -162,6 +164,11 @@ def _memory_problem(amount: _Amount) -> str:
         hint = "" if amount.number >= names.MIB else ", or was a unit forgotten? Without one these are bytes"
         return amount.invalid(f"must be whole MiB; it would be rounded up to {rounded}Mi: write {rounded}Mi{hint}")
     return ""
+
+
+def _memory_warning(amount: _Amount) -> str:
+    mib = amount.number / names.MIB
+    return f"{amount.path}: {too_few(int(mib))}" if mib < CONTEXT_MIB else ""
 
 
 def _cores_problem(amount: _Amount) -> str:

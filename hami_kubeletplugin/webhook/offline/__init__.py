@@ -1,7 +1,8 @@
 """`hami-webhook convert`: the same conversion without a cluster.
 
 explain         what became of each line, in words (pure)
-inputs          files and memory sizes from outside
+inputs          files, and what GPUs there are, from outside
 documents       files with pod templates in them -> their DRA form (pure)
+above           what stands above a pod template, and means nothing there (pure)
 manifest        YAML and JSON as kubectl reads them (pure)
 """

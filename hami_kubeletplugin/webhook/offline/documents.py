@@ -13,8 +13,10 @@ from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.convert import Converted, convert
+from hami_kubeletplugin.webhook.conversion.fleet import Fleet
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup
 from hami_kubeletplugin.webhook.offline import manifest
+from hami_kubeletplugin.webhook.offline.above import AMOUNT, above_the_pod, dotted, is_annotation
 from hami_kubeletplugin.webhook.offline.manifest import Document, Path
 
 
@@ -50,7 +52,7 @@ class Change:
     @property
     def where(self) -> str:
         """The beginning of field paths in it: empty, or with a dot at the end."""
-        return _dotted(self.path) + "." if self.path else ""
+        return dotted(self.path) + "." if self.path else ""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -79,19 +81,20 @@ class _Found(NamedTuple):
     """None: no pod, but one of our resources is named there."""
 
 
-def convert_files(files: Mapping[str, str], rules: Conversion, sizes: SizeLookup) -> Result:
+def convert_files(files: Mapping[str, str], rules: Conversion, sizes: SizeLookup, fleet: Fleet | None = None) -> Result:
     """Convert all documents of all files.
 
     Args:
         files: Name, for messages, and text: YAML or JSON, any number of documents.
         rules: Names and defaults.
         sizes: Called for percentages of memory.
+        fleet: The GPUs that amounts are held against.
 
     Raises:
         SettingsError: A file is not YAML.
         AdmissionError: Something can't be converted so that it keeps its meaning; one line for each.
     """
-    work = _Work(rules, sizes)
+    work = _Work(rules, sizes, fleet)
     for source, text in files.items():
         for document in manifest.read(text, source):
             work.take(document, f"{source}, document {document.number}")
@@ -105,8 +108,8 @@ def convert_files(files: Mapping[str, str], rules: Conversion, sizes: SizeLookup
 class _Work:
     """What has come together so far."""
 
-    def __init__(self, rules: Conversion, sizes: SizeLookup) -> None:
-        self._rules, self._sizes = rules, sizes
+    def __init__(self, rules: Conversion, sizes: SizeLookup, fleet: Fleet | None) -> None:
+        self._rules, self._sizes, self._fleet = rules, sizes, fleet
         self._written: set[tuple[str | None, str]] = set()
         self.parts: list[str] = []
         self.changes: list[Change] = []
@@ -118,15 +121,21 @@ class _Work:
         for found in _Search(self._rules).run(document.value):
             change = Change(called, found.owner, found.path, found.pod or {}, Converted())
             if found.pod is None:
-                self.notes.append(f"{called} ({found.owner}): {_dotted(found.path)} {_why_left(found.owner)}")
+                why = AMOUNT if is_annotation(found.path) else _why_left(found.owner)
+                self.notes.append(f"{called} ({found.owner}): {dotted(found.path)} {why}")
                 continue
             try:
-                converted = convert(found.pod, self._rules, self._sizes, where=change.where)
+                converted = convert(found.pod, self._rules, self._sizes, where=change.where, fleet=self._fleet)
             except AdmissionError as error:
                 self.errors.append(f"{called} ({found.owner}): {error}")
                 continue
+            change = replace(change, converted=converted)
+            above = above_the_pod(document.value, found.path)
+            self.notes += (f"{called} ({found.owner}): {note}" for note in above)
             if converted.patch:
-                changes.append(replace(change, converted=converted))
+                changes.append(change)
+            else:
+                self.notes += change.warnings
         self.changes += changes
         if changes and document.root is not None:
             self.parts += self._templates(changes)
@@ -162,12 +171,6 @@ def _joined(parts: Iterable[str]) -> str:
             text += "---\n"
         text += part
     return text
-
-
-def _dotted(path: Path) -> str:
-    """A field path as messages have it: `spec.template`, `items[0]`, `limits[nvidia.com/gpu]`."""
-    steps = (f".{step}" if str(step).isidentifier() else f"[{step}]" for step in path)
-    return "".join(steps).removeprefix(".")
 
 
 class _Search:

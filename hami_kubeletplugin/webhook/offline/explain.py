@@ -10,6 +10,7 @@ from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim
 from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, Converted
 from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.leftovers import is_hamis
 from hami_kubeletplugin.webhook.conversion.sharing import gained
 from hami_kubeletplugin.webhook.offline.documents import Change
 
@@ -51,6 +52,8 @@ def _container(use: ContainerClaim, container: Mapping[str, Any], rules: Convers
         variable = names.GPU_CORE_UTILIZATION_POLICY
         line = f"variable {variable}" if said.variable(variable) else f"--gpu-core-policy {rules.gpu_core_policy}"
         yield f"{line} -> corePolicy {use.demand.core_policy}, in the claim's GpuConfig"
+    if use.demand.log_level is not None:
+        yield f"variable {names.LIBCUDA_LOG_LEVEL} -> logLevel {use.demand.log_level}, in the claim's GpuConfig"
 
 
 class _Said:
@@ -168,7 +171,7 @@ def _pod(change: Change, rules: Conversion) -> Iterator[str]:
         return
     if scheduler == rules.replace_scheduler:
         yield f"schedulerName: {scheduler} -> {DEFAULT_SCHEDULER}"
-    else:
+    elif not is_hamis(scheduler):  # that one is warned about
         yield (
             f"schedulerName: {scheduler} is kept: that scheduler has to know DRA; for another one use "
             f"--replace-scheduler {scheduler}"

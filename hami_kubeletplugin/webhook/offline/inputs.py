@@ -1,15 +1,20 @@
-"""What `convert` needs from outside: files, and the memory sizes of GPUs."""
+"""What `convert` needs from outside: files, and what GPUs there are."""
 
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hami_kubeletplugin.api.errors import AdmissionError, SettingsError
+from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api.errors import AdmissionError, HamiError, SettingsError
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.api.webhook_settings import Conversion
-from hami_kubeletplugin.webhook.conversion.template import GpuSize, SizeLookup
+from hami_kubeletplugin.webhook.conversion.fleet import Kind, Node
+from hami_kubeletplugin.webhook.conversion.template import GpuSize
+
+if TYPE_CHECKING:
+    from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
 
 STDIN: Final = "-"
 _MIB: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -50,41 +55,79 @@ def memory_sizes(listed: str | None) -> Sequence[GpuSize]:
     return [GpuSize(None, int(word)) for word in words]
 
 
-def sizes(listed: str | None, kubeconfig: Path | None, rules: Conversion) -> SizeLookup:
-    """Where the sizes come from: `--gpu-memory`, else the cluster, which is asked once and only if there is a percentage.
+class Gpus:
+    """The GPUs that are named by `--gpu-memory`, else those of a cluster, which is asked once, when a container asks for GPUs.
+
+    Args:
+        listed: What people say with `--gpu-memory`.
+        kubeconfig: The cluster; None: there is none to ask.
+        rules: Names.
 
     Raises:
         SettingsError: As for `memory_sizes`.
     """
-    named = memory_sizes(listed)
-    asked: list[Sequence[GpuSize]] = []
 
-    def known() -> Sequence[GpuSize]:
-        if named:
-            return named
-        if kubeconfig is None:
+    def __init__(self, listed: str | None, kubeconfig: Path | None, rules: Conversion) -> None:
+        self._named, self._kubeconfig, self._rules = memory_sizes(listed), kubeconfig, rules
+        self._asked: PublishedSizes | None = None
+        self.trouble: HamiError | None = None
+        """Why the cluster could not be asked."""
+
+    def sizes(self) -> Sequence[GpuSize]:
+        """The memory sizes, for percentages.
+
+        Raises:
+            AdmissionError: None are named, nor a cluster.
+            HamiError: The cluster can't be asked.
+        """
+        if self._named:
+            return self._named
+        if self._kubeconfig is None:
             raise AdmissionError(
-                f"{rules.resource_memory_percentage_name} needs the memory sizes of the cluster's GPUs: name them, in MiB, with "
-                "--gpu-memory 40960,81920, or the cluster with --kubeconfig FILE"
+                f"{self._rules.resource_memory_percentage_name} needs the memory sizes of the cluster's GPUs: name them, in MiB, "
+                "with --gpu-memory 40960,81920, or the cluster with --kubeconfig FILE"
             )
-        if not asked:
-            asked.append(_of_cluster(kubeconfig, rules.driver_name))
-        return asked[0]
+        return self._cluster(self._kubeconfig).known()
 
-    return known
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """See `fleet.Fleet`; of named sizes a node may have as many GPUs as can be asked for."""
+        if self._named:
+            return frozenset(
+                [tuple((Kind(None, size.memory_mib), names.MAX_GPUS_PER_CONTAINER) for size in self._named)]
+            )
+        try:
+            return self._cluster(self._kubeconfig).nodes if self._kubeconfig else frozenset()
+        except HamiError:
+            return frozenset()
+
+    def has(self, uuid: str) -> bool:
+        """See `fleet.Fleet`."""
+        return self._asked is None or self._asked.has(uuid)
+
+    def _cluster(self, kubeconfig: Path) -> "PublishedSizes":
+        if self.trouble:
+            raise self.trouble
+        if self._asked is None:
+            try:
+                self._asked = _ask(kubeconfig, self._rules.driver_name)
+            except HamiError as error:
+                self.trouble = error
+                raise
+        return self._asked
 
 
-def _of_cluster(kubeconfig: Path, driver: str) -> Sequence[GpuSize]:
+def _ask(kubeconfig: Path, driver: str) -> "PublishedSizes":
     import asyncio  # noqa: PLC0415 - these cost start-up time, and most conversions need no cluster
 
     from hami_kubeletplugin.kube.config import load  # noqa: PLC0415
     from hami_kubeletplugin.kube.resource_api import KubeClient  # noqa: PLC0415
     from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes  # noqa: PLC0415
 
-    async def ask() -> Sequence[GpuSize]:
+    async def ask() -> PublishedSizes:
         async with KubeClient(load(kubeconfig)) as client:
             cluster = PublishedSizes(client, driver)
             cluster.replace(await cluster.listed())
-            return cluster.known()
+            return cluster
 
     return asyncio.run(ask())

@@ -70,6 +70,9 @@ def mounting(path: str) -> Any:
         (gpu_pod("p", wanting(gpu=-1)), ["limits[nvidia.com/gpu]", "'-1'"]),
         (gpu_pod("p", wanting(gpu="500m")), ["limits[nvidia.com/gpu]", "'500m'"]),
         (gpu_pod("p", wanting(gpu=1, gpumem="4Gi")), ["limits[nvidia.com/gpumem]", "'4Gi'", "write 4096"]),
+        (gpu_pod("p", wanting(gpu=1, gpumem="4M")), ["limits[nvidia.com/gpumem]", "'4M'", "write 4"]),
+        (gpu_pod("p", wanting(gpu=1, gpumem="4000000")), ["limits[nvidia.com/gpumem]", "'4M'", "write 4"]),
+        (gpu_pod("p", wanting(gpu=1), annotations={"gpumem": "4000"}), ["annotations[nvidia.com/gpumem]", "resources.limits"]),
         (gpu_pod("p", wanting(gpumem_percentage=101)), ["limits[nvidia.com/gpumem-percentage]", "'101'"]),
         (gpu_pod("p", wanting(gpumem=1, gpumemory=2)), ["gpumem and nvidia.com/gpumemory", "differ"]),
         (

@@ -115,7 +115,8 @@ def as_0_1_0(cluster: Cluster) -> list[Json]:
     for kind in (MUTATING, "validatingwebhookconfiguration"):
         found = cluster.get(kind, WEBHOOK_CONFIGURATION)
         assert found is not None
-        made.append({**found, "metadata": {"name": HAMI}})
+        then = [one for one in found["webhooks"] if one["name"] != "names.hami.io"]
+        made.append({**found, "metadata": {"name": HAMI}, "webhooks": then})
     return made
 
 

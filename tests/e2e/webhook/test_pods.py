@@ -79,7 +79,7 @@ def pods(session_daemon: Daemon, installed: Webhook, cluster: Cluster) -> Iterat
         ]
     }
     own = claim("own", request(memory="700Mi", selector=minor(1)))
-    policy = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}]
+    policy = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "FORCE"}, {"name": "LIBCUDA_LOG_LEVEL", "value": "3"}]
     cluster.apply(
         own,
         gpu_pod("two", wanting(gpu=2, gpumem=2000)),
@@ -87,7 +87,7 @@ def pods(session_daemon: Daemon, installed: Webhook, cluster: Cluster) -> Iterat
         gpu_pod("quarter", wanting(gpumem_percentage=25), annotations={"use-gputype": "l40"}),
         gpu_pod("cores", wanting(gpu=1, gpumem=1000, gpucores=30)),
         gpu_pod("stages", wanting("last", gpu=1, gpumem=1000), **stages),
-        gpu_pod("type", wanting(gpu=1, gpumem=1000), annotations={"use-gputype": "a100, L40s,"}),
+        gpu_pod("type", wanting(gpu=1, gpumem=1000), annotations={"use-gputype": "a100, NVIDIA-NVIDIA L40s,"}),
         gpu_pod("not-type", wanting(gpu=1, gpumem=1000), annotations={"nouse-gputype": "tesla t4"}),
         gpu_pod("uuid", wanting(gpu=1, gpumem=1000), annotations={"use-gpuuuid": f"GPU-x, {of[OTHER_L40S]}"}),
         gpu_pod("not-uuid", wanting(gpu=1, gpumem=1000), annotations={"nouse-gpuuuid": f"{of[T4]},{of[L40S]}"}),
@@ -199,10 +199,16 @@ def test_gpus_of_one_numa_node(cluster: Cluster, pods: None) -> None:
 
 
 def test_priority_and_policy(cluster: Cluster, pods: None) -> None:
-    """`nvidia.com/priority` and HAMi's variable for the core policy reach the library through the claim."""
+    """`nvidia.com/priority` and the variables for core policy and log level reach the library through the claim."""
     cluster.running("config")
     report = look(cluster, "config").report
-    assert (report["policy"], report["priority"]) == ("force", "0")
+    assert (report["policy"], report["priority"], report["log_level"]) == ("force", "0", "3")
+
+
+def test_the_library_is_silent(cluster: Cluster, pods: None) -> None:
+    """Where nobody says how much it shall print, it prints errors only."""
+    cluster.running("cores")
+    assert look(cluster, "cores").report["log_level"] == "1"
 
 
 def test_claims_of_ones_own_stay(cluster: Cluster, pods: None) -> None:

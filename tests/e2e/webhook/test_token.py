@@ -84,19 +84,25 @@ def test_what_would_let_it_read_everything(cluster: Cluster, token: Path, kind: 
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "value"),
+    ("kind", "name", "field", "value"),
     [
-        (MUTATING, "failurePolicy", "Ignore"),
-        (VALIDATING, "failurePolicy", "Fail"),
-        (MUTATING, "sideEffects", "None"),
-        (VALIDATING, "sideEffects", "NoneOnDryRun"),
-        (MUTATING, "reinvocationPolicy", "Never"),
+        (MUTATING, "pods.hami.io", "failurePolicy", "Ignore"),
+        (MUTATING, "names.hami.io", "failurePolicy", "Fail"),
+        (VALIDATING, "claims.hami.io", "failurePolicy", "Fail"),
+        (MUTATING, "pods.hami.io", "sideEffects", "None"),
+        (VALIDATING, "claims.hami.io", "sideEffects", "NoneOnDryRun"),
+        (MUTATING, "pods.hami.io", "reinvocationPolicy", "Never"),
     ],
 )
-def test_it_can_not_be_switched_off(cluster: Cluster, token: Path, kind: str, field: str, value: str) -> None:
-    """Nor what happens without an answer: pods would be created as they are, or claims would depend on it."""
+def test_it_can_not_be_switched_off(
+    cluster: Cluster, token: Path, kind: str, name: str, field: str, value: str
+) -> None:
+    """Nor what happens without an answer: pods would be created as they are, or others, or claims, would depend on it."""
+    found = cluster.get(kind, WEBHOOK_CONFIGURATION)
+    assert found is not None
+    number = [entry["name"] for entry in found["webhooks"]].index(name)
     with pytest.raises(KubectlFailed, match=ONLY):
-        patch(cluster, token, kind, add(f"/webhooks/0/{field}", value))
+        patch(cluster, token, kind, add(f"/webhooks/{number}/{field}", value))
 
 
 @pytest.mark.parametrize("kind", [MUTATING, VALIDATING])
@@ -108,12 +114,13 @@ def test_the_certificate_can_be_renewed(cluster: Cluster, token: Path, kind: str
     twice = base64.b64encode(2 * base64.b64decode(bundle)).decode()
     for value in (twice, bundle):
         patch(cluster, token, kind, add("/webhooks/0/clientConfig/caBundle", value))
+    last = len(before["webhooks"])
     other = ATTACKER | {"name": "other.example.com", "failurePolicy": "Ignore", "rules": []}
     try:
         admin = json.dumps([add("/webhooks/-", other)])
         cluster.kubectl("patch", kind, WEBHOOK_CONFIGURATION, "--type=json", "-p", admin)
         with pytest.raises(KubectlFailed, match=ONLY):
-            patch(cluster, token, kind, add("/webhooks/1/clientConfig/caBundle", bundle))
+            patch(cluster, token, kind, add(f"/webhooks/{last}/clientConfig/caBundle", bundle))
         patch(cluster, token, kind, add("/webhooks/0/clientConfig/caBundle", bundle))
     finally:
         cluster.kubectl(
@@ -122,7 +129,7 @@ def test_the_certificate_can_be_renewed(cluster: Cluster, token: Path, kind: str
             WEBHOOK_CONFIGURATION,
             "--type=json",
             "-p",
-            json.dumps([{"op": "remove", "path": "/webhooks/1"}]),
+            json.dumps([{"op": "remove", "path": f"/webhooks/{last}"}]),
         )
 
 

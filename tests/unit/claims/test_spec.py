@@ -286,7 +286,7 @@ def test_admin_access_shows_devices_and_limits_nothing() -> None:
 @pytest.mark.parametrize(
     ("fields", "variables"),
     [
-        ({}, {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": None}),
+        ({}, {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": "1"}),
         (
             {"corePolicy": "force", "priority": "high"},
             {"GPU_CORE_UTILIZATION_POLICY": "force", "CUDA_TASK_PRIORITY": "0"},

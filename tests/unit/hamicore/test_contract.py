@@ -80,7 +80,7 @@ def test_gpus_are_numbered_by_identity_in_bus_order(limits: list[Limit]) -> None
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        (Policy(), {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": None}),
+        (Policy(), {"GPU_CORE_UTILIZATION_POLICY": "default", "CUDA_TASK_PRIORITY": "1", "LIBCUDA_LOG_LEVEL": "1"}),
         (
             Policy("force", "high", 0),
             {"GPU_CORE_UTILIZATION_POLICY": "force", "CUDA_TASK_PRIORITY": "0", "LIBCUDA_LOG_LEVEL": "0"},

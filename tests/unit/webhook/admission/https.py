@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hami_kubeletplugin.api.errors import HamiError
+from hami_kubeletplugin.webhook.conversion.fleet import Kind, Node
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template
 
 PODS = {"group": "", "version": "v1", "resource": "pods"}
@@ -253,6 +254,15 @@ class FakeSizes:
     def known(self) -> Sequence[GpuSize]:
         """See `admission.KnowsSizes`."""
         return (GpuSize("NVIDIA A100-SXM4-40GB", 40960),)
+
+    @property
+    def nodes(self) -> frozenset[Node]:
+        """See `fleet.Fleet`: nodes of two."""
+        return frozenset({((Kind("NVIDIA A100-SXM4-40GB", 40960), 2),)})
+
+    def has(self, uuid: str) -> bool:
+        """See `fleet.Fleet`."""
+        return uuid in {"GPU-1", "GPU-2"}
 
     def slots(self) -> frozenset[int]:
         """See `admission.KnowsSizes`."""

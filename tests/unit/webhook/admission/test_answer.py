@@ -54,6 +54,27 @@ async def test_a_dry_run_makes_the_same_patch_and_nothing_else(both: Both) -> No
     assert dry.response == (await api_server.ask("/mutate", review(gpu_pod()))).response
 
 
+async def test_what_no_gpu_of_the_cluster_has(both: Both) -> None:
+    """It is converted, with a warning, as such a GPU may come; before the GPUs are known nothing is said of them."""
+    webhook, api_server = both
+    large = review(gpu_pod(gpumem="50000"))
+    response = (await api_server.ask("/mutate", large)).response
+    assert response["allowed"]
+    assert "no GPU that is published now has 50000 MiB, the most is 40960" in response["warnings"][0]
+    webhook.sizes.synced = False
+    assert "warnings" not in (await api_server.ask("/mutate", large)).response
+
+
+async def test_a_pod_that_names_nothing_of_ours(both: Both) -> None:
+    """It comes here because its resource looks like ours: it stays as it is, with a warning, and nothing is made for it."""
+    webhook, api_server = both
+    pod = gpu_pod()
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/vgpu": "1"}}
+    response = (await api_server.ask("/mutate", review(pod))).response
+    assert (response["allowed"], "patch" in response, webhook.templates.asked) == (True, False, 0)
+    assert "--resource-count-name" in response["warnings"][0]
+
+
 async def test_warnings_and_denials(both: Both) -> None:
     """What the conversion remarks is a warning; what it refuses is a denial with the field path."""
     _, api_server = both

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION as CONFIGURATION
+from hami_kubeletplugin.api.names import WEBHOOKS
 from hami_kubeletplugin.api.webhook_settings import Certificates
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.certificate_api import CONFIGURATIONS, CertificateClient
@@ -86,7 +87,7 @@ def test_all_is_right(server: ApiServer, tmp_path: Path) -> None:
     for text in ("(89 days)", SERVICE, f"mutatingwebhookconfiguration/{CONFIGURATION}", "pods.hami.io", "current"):
         assert text in shown.output
     found = json.loads(certs(server, tmp_path, "-o", "json").stdout)
-    assert [each["trusts"] for each in found["webhooks"]] == [["current"]] * 4
+    assert [each["trusts"] for each in found["webhooks"]] == [["current"]] * 2 * len(WEBHOOKS)
     assert found["problems"] == []
     assert "PRIVATE" not in str(found)
     assert server.writes == writes
@@ -106,7 +107,7 @@ def test_all_is_right(server: ApiServer, tmp_path: Path) -> None:
         ("garbage", "its caBundle can't be used"),
         ("url", "does not trust the current certificate: Hostname mismatch"),
         ("no configuration", f"validatingwebhookconfiguration/{CONFIGURATION} does not exist; apply webhook.yaml"),
-        ("others only", f"mutatingwebhookconfiguration/{CONFIGURATION} has no webhook pods.hami.io or claims.hami.io"),
+        ("others only", f"mutatingwebhookconfiguration/{CONFIGURATION} has no webhook {' or '.join(WEBHOOKS)}"),
         ("expired", "certificate has expired"),
         ("overdue", "its renewal is overdue"),
         ("names", "the certificate lacks localhost"),
@@ -154,7 +155,7 @@ def test_renewal_by_hand(server: ApiServer, tmp_path: Path) -> None:
     content = api_objects.read_secret(server.all("secrets")[0])
     assert content.next is not None
     found = json.loads(certs(server, tmp_path, "--renew", "-o", "json").stdout)
-    assert [each["trusts"] for each in found["webhooks"]] == [["current", "next"]] * 4
+    assert [each["trusts"] for each in found["webhooks"]] == [["current", "next"]] * 2 * len(WEBHOOKS)
     assert api_objects.read_secret(server.all("secrets")[0]) == content
     keep(server, datetime.now(UTC) + timedelta(minutes=6))
     after = api_objects.read_secret(server.all("secrets")[0])

@@ -12,6 +12,7 @@ from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.resource_api import SLICES_PAGE
 from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
+from hami_kubeletplugin.webhook.conversion.fleet import Kind
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
 from tests.unit.webhook.cluster.fake_cluster import cluster, in_background
 from tests.waiting import until
@@ -20,14 +21,14 @@ A100 = GpuSize("NVIDIA A100-SXM4-40GB", 40960)
 T4 = GpuSize("Tesla T4", 15360)
 
 
-def device(size: GpuSize, *, share: str = "1k", shared: bool = True) -> dict[str, Any]:
+def device(size: GpuSize, *, share: str = "1k", shared: bool = True, uuid: str = "GPU-0") -> dict[str, Any]:
     """A GPU as the node daemon publishes it."""
     memory: dict[str, Any] = {"value": f"{size.memory_mib}Mi"}
     shares: dict[str, Any] = {"value": "10k", "requestPolicy": {"default": share, "validValues": [share, "10k"]}}
     return {
         "name": "hami-gpu-0",
-        "attributes": {"productName": {"string": size.model}},
-        "capacity": {"memory": memory, "shares": shares if shared else {"value": "10k"}},
+        "attributes": {"productName": {"string": size.model}, "uuid": {"string": uuid}},
+        "capacity": {"memory": memory, "cores": {"value": "100"}, "shares": shares if shared else {"value": "10k"}},
         **({"allowMultipleAllocations": True} if shared else {}),
     }
 
@@ -94,6 +95,39 @@ async def test_only_gpus_that_are_ours_to_share(followed: tuple[ApiServer, Publi
     assert sizes.known() == (GpuSize("L4", 23034), A100)
 
 
+async def test_nodes_and_gpus_by_name(followed: tuple[ApiServer, PublishedSizes]) -> None:
+    """Nodes that are alike are one; a GPU is known by its UUID as long as a slice has it, also when another one takes it over."""
+    server, sizes = followed
+    two, one = ((Kind(*A100), 2),), ((Kind(*A100), 1),)
+    assert {*sizes.nodes} == {two, one}
+    server.put("resourceslices", slice_("n3", device(A100, uuid="GPU-3"), device(A100, uuid="GPU-4")))
+    await until(lambda: sizes.has("GPU-4"))
+    assert {*sizes.nodes} == {two, one}
+    more = slice_("n3", device(T4, uuid="GPU-4"))
+    more["metadata"]["name"] = "slice-n3-more"
+    server.put("resourceslices", more)
+    await until(lambda: len(sizes.nodes) == 3)
+    assert (*two, (Kind(*T4), 1)) in sizes.nodes, "a node with many devices has several slices"
+    server.remove("resourceslices", "slice-n3")
+    await until(lambda: not sizes.has("GPU-3"))
+    assert sizes.has("GPU-4")
+    server.remove("resourceslices", "slice-n3-more")
+    await until(lambda: not sizes.has("GPU-4"))
+    assert {*sizes.nodes} == {two, one}
+
+
+async def test_so_many_kinds_of_nodes_that_nothing_is_said() -> None:
+    """Each pod is held against all of them, so there is a bound, and beyond it no warning about what none has."""
+    sizes = PublishedSizes(None, "gpu.hami.io")  # type: ignore[arg-type]
+    for number in range(64):
+        sizes.take(Event("ADDED", slice_(f"n{number}", device(GpuSize("x", 1000 + number)))))
+    assert len(sizes.nodes) == 64
+    sizes.take(Event("ADDED", slice_("n64", device(T4))))
+    assert sizes.nodes == frozenset()
+    sizes.take(Event("DELETED", slice_("n64", device(T4))))
+    assert len(sizes.nodes) == 64
+
+
 async def test_what_was_known_stays_while_the_server_is_away(followed: tuple[ApiServer, PublishedSizes]) -> None:
     """Without the API server the last state holds."""
     server, sizes = followed
@@ -138,3 +172,5 @@ async def test_slices_edited_by_hand(path: tuple[Any, ...], junk: Any) -> None:
     assert 1000 in sizes.slots()
     assert all(type(size.model) is str and size.memory_mib >= 1 for size in sizes.known())
     assert all(slot >= 1 for slot in sizes.slots())
+    assert all(count >= 1 and kind.cores >= 0 for node in sizes.nodes for kind, count in node)
+    assert sizes.has("GPU-0")

@@ -62,6 +62,29 @@ def test_all_lists_together() -> None:
     assert DRIVER not in "".join(found.expressions("other.example"))
 
 
+@pytest.mark.parametrize("name", [USE_TYPE, NOUSE_TYPE])
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("NVIDIA-NVIDIA L40S", "NVIDIA L40S"),
+        ("nvidia-nvidia l40s", "nvidia l40s"),
+        ("NVIDIA-NVIDIA-NVIDIA A10", "NVIDIA A10"),
+        ("NVIDIA-NVIDIA", "NVIDIA"),
+        ("NVIDIA-Tesla P4", "NVIDIA-Tesla P4"),
+        ("NVIDIA L40S", "NVIDIA L40S"),
+    ],
+)
+def test_names_that_hami_used_to_show(name: str, written: str, meant: str) -> None:
+    """HAMi up to 2.7.1 put NVIDIA- before every name; who took that over means the GPU without."""
+    assert of(**{name: f"x,{written}"}) == of(**{name: f"x,{meant}"})
+    assert getattr(of(**{name: written}), LISTS[name]) == (meant,)
+
+
+def test_both_names_of_a_model_are_one() -> None:
+    """The old one is no further alternative, so the claim's template is the same."""
+    assert of(**{USE_TYPE: "NVIDIA-NVIDIA L40S,NVIDIA L40S"}).types == ("NVIDIA L40S",)
+
+
 MODELS = ["NVIDIA A100-SXM4-40GB", "NVIDIA A10", "Tesla P4", "NVIDIA H20", "NVIDIA H200", "NVIDIA-x", "nvidia y", ""]
 PARTS = st.sampled_from(
     ["a100", "A10", "TESLA", "nvidia", "NVIDIA-Tesla", "h20", "4", "zzz", "-", " ", "", "\u212a", "\u017f"]
@@ -150,7 +173,7 @@ def test_modes() -> None:
         ("hami.io/gpu-scheduler-policy", "numa,topology-aware", False, 2),
         ("hami.io/gpu-scheduler-policy", "Mutex", False, 1),
         ("hami.io/gpu-scheduler-policy", "", False, 0),
-        ("hami.io/node-scheduler-policy", "binpack", False, 0),
+        ("hami.io/node-scheduler-policy", "binpack", False, 1),
         ("hami.io/node-scheduler-policy", "spread", False, 1),
         ("hami.io/device-scoring-weights", "x", False, 1),
         ("hami.io/other", "x", False, 0),

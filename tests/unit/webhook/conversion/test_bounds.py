@@ -51,7 +51,7 @@ def test_ways_to_ask_for_gpus() -> None:
 
 def test_notes_make_no_other_way() -> None:
     """Containers that ask for the same are one way, whatever is remarked about each."""
-    noted = [container(f"c{number}", {GPU: 1, MEMORY: 1, PERCENT: 50}) for number in range(20)]
+    noted = [container(f"c{number}", {GPU: 1, MEMORY: 1000, PERCENT: 50}) for number in range(20)]
     made = converted(pod(*noted))
     assert (len(made.templates), len(made.warnings)) == (1, 20)
 

@@ -48,7 +48,7 @@ def refusal(path: Any, kind: str = "volumeMounts", field: str = "mountPath") -> 
         ("CUDA_DEVICE_MEMORY_LIMIT", "the limit is that of the container's claim"),
         ("CUDA_DEVICE_MEMORY_LIMIT_0", "the limit is that of the container's claim"),
         ("CUDA_DEVICE_SM_LIMIT_15", "the limit is that of the container's claim"),
-        ("CUDA_DISABLE_CONTROL", "the limit stays"),
+        ("CUDA_DISABLE_CONTROL", "Ask for the whole GPU, with no gpumem and no gpucores"),
         ("LD_PRELOAD", "loaded before HAMi-core"),
     ],
 )
@@ -64,15 +64,46 @@ def test_it_is_true_that_the_drivers_own_value_wins() -> None:
     """Whatever a warning says to be the driver's is among the variables that it always sets; CDI's win over a pod's."""
     always = {*variables([Limit(1000)], region="/r"), "NVIDIA_VISIBLE_DEVICES"}
     said = [name for name in always if any("driver's own value wins" in warning for warning in of_variable(name))]
-    assert {*said} == always - {"GPU_CORE_UTILIZATION_POLICY", "CUDA_TASK_PRIORITY", "CUDA_DEVICE_MEMORY_LIMIT_0"}
+    carried = {"GPU_CORE_UTILIZATION_POLICY", "CUDA_TASK_PRIORITY", "LIBCUDA_LOG_LEVEL"}
+    assert {*said} == always - {*carried, "CUDA_DEVICE_MEMORY_LIMIT_0"}
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "GPU_CORE_UTILIZATION_POLICY", "CUDA_TASK_PRIORITY", "CUDA_HOME", "ld_preload"]
+    "name",
+    ["PATH", "GPU_CORE_UTILIZATION_POLICY", "CUDA_TASK_PRIORITY", "LIBCUDA_LOG_LEVEL", "CUDA_HOME", "ld_preload"],
 )
 def test_other_variables(name: str) -> None:
     """What is harmless, or goes into the claim, is passed over."""
     assert of_variable(name) == ()
+
+
+CONTROL = "CUDA_DISABLE_CONTROL"
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "warned"),
+    [
+        ({GPU: 1}, {}, False),
+        ({GPU: 2, "nvidia.com/gpumem-percentage": 100}, {}, False),
+        ({GPU: 1, "nvidia.com/gpumem": 0}, {"gpu.hami.io/exclusive": "true"}, False),
+        ({GPU: 1, "nvidia.com/gpucores": 100}, {}, False),
+        ({GPU: 1, "nvidia.com/gpumem": 0}, {}, True),
+        ({GPU: 1, "nvidia.com/gpumem": 4000}, {}, True),
+        ({GPU: 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 100}, {}, True),
+        ({GPU: 1, "nvidia.com/gpucores": 30}, {"gpu.hami.io/exclusive": "true"}, True),
+    ],
+)
+def test_no_control_of_a_whole_gpu(limits: Json, annotations: Json, warned: bool) -> None:
+    """Who has all of a GPU has no limit, as he says; who has a part of it hears how to have all."""
+    env = [{"name": CONTROL, "value": "true"}]
+    made = convert(pod(container(limits=limits, env=env), annotations=annotations), Conversion(), lambda: ())
+    assert [CONTROL in warning for warning in made.warnings] == [True] * warned
+
+
+@pytest.mark.parametrize("value", ["false", "0", "F"])
+def test_control_that_is_not_taken_off(value: str) -> None:
+    """Who says that the limit be kept gets it."""
+    assert conflicts({"env": [{"name": CONTROL, "value": value}]}, WHERE) == ()
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def refusal(limits: Any, requests: Any = None, **rules: Any) -> str:
         ({GPU: 1, MEMORY: "5k"}, {}, 1, 5000, None, 0, False),
         ({GPU: 1, MEMORY: "4e3"}, {}, 1, 4000, None, 0, False),
         ({GPU: 1, MEMORY: "5Ki"}, {}, 1, 5120, None, 0, False),
-        ({GPU: 1, MEMORY: "2M"}, {}, 1, 2_000_000, None, 0, False),  # the API server's way of writing 2000000
+        ({GPU: 1, MEMORY: "1999k"}, {}, 1, 1_999_000, None, 0, False),  # the API server's way of writing 1999000
         ({GPU: 1, MEMORY: 2**31 - 1}, {}, 1, 2**31 - 1, None, 0, False),
         # A whole GPU is exclusive unless cores are named; a literal 0 is there.
         ({GPU: 1}, {}, 1, None, 100, 100, True),
@@ -185,6 +185,10 @@ def test_numbers_out_of_range(limits: dict[str, Any], message: str) -> None:
         ("4G", 1, "3815"),
         ("4Gi", 1024, "4"),
         ("1.5Gi", 1, "1536"),
+        ("4M", 1, "4"),
+        ("1M", 1, "1"),
+        ("24000M", 1, "22888"),
+        ("1T", 1, "953674"),
     ],
 )
 def test_memory_with_a_unit(written: str, factor: int, meant: str) -> None:
@@ -192,6 +196,23 @@ def test_memory_with_a_unit(written: str, factor: int, meant: str) -> None:
     message = refusal({GPU: 1, MEMORY: written}, memory_factor=factor)
     assert message.startswith(f"{LIMITS}[{MEMORY}]: ")
     assert message.endswith(f"for {written} write {meant}")
+
+
+@pytest.mark.parametrize("written", ["4e6", 4000000, "4000000", 4294967296])
+def test_memory_as_a_number_of_bytes(written: Any) -> None:
+    """The API server makes 4M of 4000000, so millions are refused however they are written."""
+    meant = 4 if int(float(written)) == 4000000 else 4096
+    assert refusal({GPU: 1, MEMORY: written}).endswith(f"for bytes write {meant}")
+
+
+@pytest.mark.parametrize(
+    ("written", "mib"), [("4k", 4000), ("4e3", 4000), (4000, 4000), ("1443k", 1443000), ("2Ki", 2048)]
+)
+def test_memory_as_the_api_server_writes_it(written: Any, mib: int) -> None:
+    """It makes 4k of 4000."""
+    found = of({GPU: 1, MEMORY: written})
+    assert found is not None
+    assert found.memory_mib == mib
 
 
 @pytest.mark.parametrize("factor", [1, 3, 1024])
@@ -253,7 +274,9 @@ def test_resources_that_are_no_objects(bad: Any) -> None:
         ({}, [("GPU_CORE_UTILIZATION_POLICY", "force")], {}, None, "force", 0),
         ({}, [("GPU_CORE_UTILIZATION_POLICY", "disable")], {"gpu_core_policy": "force"}, None, "disable", 0),
         ({}, [("GPU_CORE_UTILIZATION_POLICY", "default")], {"gpu_core_policy": "force"}, None, "default", 0),
-        ({}, [("GPU_CORE_UTILIZATION_POLICY", "FORCE")], {"gpu_core_policy": "force"}, None, "force", 1),
+        ({}, [("GPU_CORE_UTILIZATION_POLICY", "FORCE")], {}, None, "force", 0),
+        ({}, [("GPU_CORE_UTILIZATION_POLICY", "DISABLE")], {"gpu_core_policy": "force"}, None, "disable", 0),
+        ({}, [("GPU_CORE_UTILIZATION_POLICY", "Disable")], {"gpu_core_policy": "force"}, None, "force", 1),
         ({}, [("gpu_core_utilization_policy", "force")], {}, None, None, 0),
         ({}, None, {"gpu_core_policy": "disable"}, None, "disable", 0),
     ],
@@ -275,6 +298,31 @@ def test_priority_and_policy(
     assert found is not None
     assert (found.priority, found.core_policy, len(found.notes)) == (priority, policy, notes)
     assert all(note.startswith(f"{WHERE}.env: ") for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "level", "notes"),
+    [("0", 0, 0), ("1", 1, 0), ("4", 4, 0), ("5", None, 1), ("debug", None, 1), ("", None, 1), ("01", None, 1)],
+)
+def test_log_level(value: str, level: int | None, notes: int) -> None:
+    """The container's level goes into the claim, since the driver sets the variable; what is none is noted."""
+    found = of({GPU: 1}, env=[{"name": "LIBCUDA_LOG_LEVEL", "value": value}])
+    assert found is not None
+    assert (found.log_level, len(found.notes)) == (level, notes)
+    assert notes == 0 or "known are 0 to 4" in found.notes[0]
+
+
+@pytest.mark.parametrize("name", ["GPU_CORE_UTILIZATION_POLICY", "CUDA_TASK_PRIORITY", "LIBCUDA_LOG_LEVEL"])
+def test_values_from_elsewhere(name: str) -> None:
+    """What a ConfigMap holds can't be read here, and the driver's value wins: the note says so, and what to write."""
+    source = {"configMapKeyRef": {"name": "c", "key": "k"}}
+    found = of({GPU: 1}, env=[{"name": name, "valueFrom": source}], gpu_core_policy="force")
+    assert found is not None
+    assert (found.priority, found.core_policy, found.log_level) == (None, "force", None)
+    (note,) = found.notes
+    assert note.startswith(
+        f"{WHERE}.env: {name} is ignored, as valueFrom can't be read here: write its value; known are "
+    )
 
 
 @pytest.mark.parametrize("env", [[], [1], ["x"], [{}], [{"name": [1]}], [{"name": {}, "value": "0"}], [None]])

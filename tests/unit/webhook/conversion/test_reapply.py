@@ -83,6 +83,17 @@ def test_other_percentages_are_refused() -> None:
         reapplied(update, live, RULES, sizes)
 
 
+def test_pods_from_before_log_levels_went_into_claims() -> None:
+    """Their templates don't have it, and their manifests, applied again, change nothing all the same; nor do odd annotations."""
+    manifest = pod(container("main", {"nvidia.com/gpumem": "4000"}), annotations={"nvidia.com/gpumem": "4000"})
+    live = running({**manifest, "metadata": {"name": "p"}})
+    live["metadata"]["annotations"] = dict(manifest["metadata"]["annotations"])
+    for one in (manifest, live):
+        one["spec"]["containers"][0]["env"] = [{"name": "LIBCUDA_LOG_LEVEL", "value": "3"}]
+    update = applied(manifest, live)
+    assert patched(update, reapplied(update, live, RULES, sizes)) == live
+
+
 def test_pods_from_before_the_webhook_are_left_alone() -> None:
     """A pod that was never converted can still be labelled and lose its finalizers, even with amounts that we refuse."""
     old = pod(container("main", {"nvidia.com/gpu": "17"}))

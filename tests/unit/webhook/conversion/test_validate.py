@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.annotations import Selection
 from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.fleet import CONTEXT_MIB
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, template
 from hami_kubeletplugin.webhook.conversion.validate import Verdict, validate
 
@@ -46,7 +47,7 @@ def judged(amounts: dict[str, Any], slots: frozenset[int] = SLOTS) -> Verdict:
     "amounts",
     [
         {},
-        {"memory": "1Mi"},
+        {"memory": f"{CONTEXT_MIB}Mi"},
         {"memory": "40Gi", "cores": "30", "shares": "1"},
         {"memory": "1073741824", "cores": "0", "shares": "1k"},
         {"cores": "100", "shares": "10k"},
@@ -86,6 +87,14 @@ def test_other_amounts_are_refused(name: str, amount: object, reason: str) -> No
     (problem,) = judged({name: amount}).problems
     assert problem.startswith(f"{AMOUNTS}[{name}]: Invalid value: ")
     assert reason in problem
+
+
+@pytest.mark.parametrize("memory", ["1Mi", "100Mi", "345Mi", "1048576"])
+def test_less_memory_than_a_context_takes(memory: str) -> None:
+    """A claim can be so small, but no program can use it: its author is warned."""
+    problems, (warning,) = judged({"memory": memory})
+    assert problems == ()
+    assert warning.endswith("are less than a CUDA context takes, some 350: programs will fail to allocate any")
 
 
 @pytest.mark.parametrize("name", ["memry", "gpu.hami.io/memory", 'x"\n' * 50])
@@ -293,7 +302,7 @@ def test_nothing_raises(spec: Any, requests: Any, amounts: Any, kind: Any, versi
 
 @given(
     gpus=st.integers(1, 16),
-    memory=st.none() | st.integers(1, 2**31 - 1),
+    memory=st.none() | st.integers(CONTEXT_MIB, 2**31 - 1),
     percent=st.integers(1, 100),
     cores=st.integers(0, 100),
     exclusive=st.booleans(),

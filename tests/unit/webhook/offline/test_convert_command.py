@@ -85,7 +85,7 @@ def test_percentages_with_named_sizes() -> None:
 
 
 async def test_percentages_from_the_cluster(tmp_path: Path) -> None:
-    """--kubeconfig asks the cluster what its GPUs have; only if there is a percentage."""
+    """--kubeconfig asks the cluster what its GPUs have, once, and only if pods ask for GPUs."""
     device = {
         "name": "hami-gpu-0",
         "allowMultipleAllocations": True,
@@ -107,8 +107,13 @@ async def test_percentages_from_the_cluster(tmp_path: Path) -> None:
                 }
             )
         )
-        assert (await asyncio.to_thread(call, "-f", "-", "--kubeconfig", config, text=MIB)).returncode == 0
+        none = MIB.replace("nvidia.com/gpumem: 4000", "cpu: 1")
+        assert (await asyncio.to_thread(call, "-f", "-", "--kubeconfig", config, text=none)).returncode == 0
         assert not server.requests
+        large = await asyncio.to_thread(call, "-f", "-", "--kubeconfig", config, text=MIB.replace("4000", "50000"))
+        assert large.returncode == 0
+        assert b"no GPU that is published now has 50000 MiB, the most is 40960" in large.stderr
+        server.requests.clear()
         done = await asyncio.to_thread(
             call, "-f", "-", text=POD + "---\n" + POD.replace("50", "25"), KUBECONFIG=str(config)
         )
@@ -118,6 +123,26 @@ async def test_percentages_from_the_cluster(tmp_path: Path) -> None:
         one["spec"]["spec"]["devices"]["requests"][0]["firstAvailable"][0]["capacity"]["requests"] for one in found
     ]
     assert [amounts["memory"] for amounts in requests] == ["20Gi", "10Gi"]
+
+
+def test_amounts_beyond_named_sizes() -> None:
+    """--gpu-memory tells what GPUs have, so that more is warned about without a cluster."""
+    done = call("-f", "-", "--gpu-memory", "40960,81920", text=MIB.replace("4000", "500000"))
+    assert done.returncode == 0
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(
+        "warning: standard input, document 1 (Pod one): spec.containers[0]: nvidia.com/gpumem: no GPU"
+    )
+    assert "has 500000 MiB, the most is 81920" in line
+
+
+def test_a_cluster_that_can_not_be_asked(tmp_path: Path) -> None:
+    """Where no percentage needs it, the pods are converted all the same, and one line says what was not looked at."""
+    done = call("-f", "-", text=MIB + "---\n" + MIB, KUBECONFIG=str(tmp_path / "none"))
+    assert (done.returncode, done.stdout) == (0, call("-f", "-", text=MIB + "---\n" + MIB).stdout)
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("warning: --kubeconfig: amounts were not held against the cluster's GPUs: ")
+    assert str(tmp_path / "none") in line
 
 
 @pytest.mark.parametrize(

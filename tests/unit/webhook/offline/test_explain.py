@@ -129,11 +129,19 @@ def test_each_line_of_a_container(amounts: dict[str, Any], rules: dict[str, Any]
 
 def test_variables() -> None:
     """What HAMi's users say by variables is found in the claim."""
-    env = [{"name": "CUDA_TASK_PRIORITY", "value": "1"}, {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}]
-    assert explained(container(env=env, gpu=1))[-2:] == [
+    env = [
+        {"name": "CUDA_TASK_PRIORITY", "value": "1"},
+        {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"},
+        {"name": "LIBCUDA_LOG_LEVEL", "value": "3"},
+    ]
+    assert explained(container(env=env, gpu=1))[-3:] == [
         "variable CUDA_TASK_PRIORITY -> priority low, in the claim's GpuConfig",
         "variable GPU_CORE_UTILIZATION_POLICY -> corePolicy disable, in the claim's GpuConfig",
+        "variable LIBCUDA_LOG_LEVEL -> logLevel 3, in the claim's GpuConfig",
     ]
+
+
+PLACED = "has no effect: kube-scheduler places the pod; to spread pods over nodes use topologySpreadConstraints"
 
 
 def test_annotations_and_what_is_not_kept() -> None:
@@ -145,27 +153,27 @@ def test_annotations_and_what_is_not_kept() -> None:
         "hami.io/gpu-scheduler-policy": "mutex",
         "hami.io/node-scheduler-policy": "spread",
     }
-    lines = explained(container(gpu=1, gpumem=1), annotations=annotations)[4:]
+    lines = explained(container(gpu=2, gpumem=1000), annotations=annotations)[4:]
     assert lines == [
         "annotation nvidia.com/nouse-gpuuuid -> none of these GPUs: 'GPU-1'",
         "annotation nvidia.com/use-gputype -> only GPUs whose model contains: 'A100' or 'V100'",
         "annotation for resource.kubernetes.io/numaNode -> alike for all GPUs of a container; no effect on containers with one",
         "annotation gpu.hami.io/exclusive, or hami.io/gpu-scheduler-policy: mutex -> each GPU of this pod has nobody else on it",
-        "warning: metadata.annotations[hami.io/node-scheduler-policy] has no effect: kube-scheduler places the pod",
+        f"warning: metadata.annotations[hami.io/node-scheduler-policy] {PLACED}",
     ]
 
 
 def test_init_containers() -> None:
     """They use the claim of a later container; it is said who gets more than he asked for, and who holds a GPU though he ends."""
-    small = {**container("small", gpu=1, gpumem=1), "init": True}
-    large = {**container("large", gpu=1, gpumem=2), "init": True}
-    lines = explained(small, large, container(gpu=1, gpumem=1))
+    small = {**container("small", gpu=1, gpumem=1000), "init": True}
+    large = {**container("large", gpu=1, gpumem=2000), "init": True}
+    lines = explained(small, large, container(gpu=1, gpumem=1000))
     assert [line for line in lines if line.startswith(("uses", "warning"))] == [
-        "uses the claim of main, which starts when it has ended: gets 2 MiB",
+        "uses the claim of main, which starts when it has ended: gets 2000 MiB",
         "uses the claim of main, which starts when it has ended",
-        "warning: spec.containers[0] (main): gets 2 MiB, as init container large asks for that",
+        "warning: spec.containers[0] (main): gets 2000 MiB, as init container large asks for that",
     ]
-    sidecar = {**container("side", gpu=1, gpumem=1), "init": True, "restartPolicy": "Always"}
+    sidecar = {**container("side", gpu=1, gpumem=1000), "init": True, "restartPolicy": "Always"}
     lines = explained(sidecar, small, one_container("main"))
     assert [line for line in lines if line.startswith(("uses", "holds"))] == [
         (
@@ -206,8 +214,10 @@ def test_schedulers() -> None:
     assert explained(container(gpu=1), spec=spec, replace_scheduler="hami-scheduler")[-1] == (
         "schedulerName: hami-scheduler -> default-scheduler"
     )
-    assert explained(container(gpu=1), spec=spec)[-1].startswith(
-        "schedulerName: hami-scheduler is kept: that scheduler has to"
+    (told,) = [line for line in explained(container(gpu=1), spec=spec) if "scheduler" in line]
+    assert told.startswith("warning: spec.schedulerName: 'hami-scheduler' is kept, and once HAMi is gone the pod waits")
+    assert explained(container(gpu=1), spec={"schedulerName": "volcano"})[-1].startswith(
+        "schedulerName: volcano is kept: that scheduler has to know DRA; for another one use --replace-scheduler volcano"
     )
     assert "scheduler" not in " ".join(explained(container(gpu=1), spec={"schedulerName": "default-scheduler"}))
 
