@@ -1,6 +1,7 @@
 """`hami-webhook`: reads options and the environment, and runs a command."""
 
 import asyncio
+import gc
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,6 +62,7 @@ def convert(
     from hami_kubeletplugin.webhook.offline import documents, inputs  # noqa: PLC0415 - `run` needs no YAML
     from hami_kubeletplugin.webhook.offline.explain import explain as explained  # noqa: PLC0415
 
+    gc.disable()  # looking for cycles in the trees of large files, which have none, is half of the work
     rules = Conversion.checked(**given_only(given))
     sizes = inputs.sizes(gpu_memory, kubeconfig, rules)
     result = documents.convert_files(inputs.read_files(filename), rules, sizes)

@@ -4,4 +4,5 @@ explain         what became of each line, in words (pure)
 inputs          files and memory sizes from outside
 documents       files with pod templates in them -> their DRA form (pure)
 manifest        YAML and JSON as kubectl reads them (pure)
+scalars         what each kind of scalar means to kubectl (pure)
 """

@@ -123,7 +123,7 @@ class _Work:
             try:
                 converted = convert(found.pod, self._rules, self._sizes, where=change.where)
             except AdmissionError as error:
-                self.errors.append(f"{called} ({found.owner}): {error}")
+                self.errors.append(f"{called} ({found.owner}): {error}{manifest.unrendered(str(error))}")
                 continue
             if converted.patch:
                 changes.append(replace(change, converted=converted))
@@ -145,23 +145,24 @@ class _Work:
 
 
 def _patched(root: Node, changes: Iterable[Change]) -> Node:
-    for change in changes:
-        for operation in change.converted.patch:
-            path = (*change.path, *operation["path"].removeprefix("/").split("/"))
-            root = manifest.replaced(root, path, manifest.tree(operation["value"]))
-    return root
+    edits: dict[Path, Node] = {
+        (*change.path, *operation["path"].removeprefix("/").split("/")): manifest.tree(operation["value"])
+        for change in changes
+        for operation in change.converted.patch
+    }
+    return manifest.replaced(root, edits)
 
 
 def _joined(parts: Iterable[str]) -> str:
-    text = ""
-    for part in parts:
-        if text and not text.endswith("\n"):
-            text += "\n"
+    text: list[str] = []
+    for part in filter(None, parts):
+        if text and not text[-1].endswith("\n"):
+            text.append("\n")
         # kubectl takes a file that begins with { for JSON, to its end.
         if not part.startswith("---") and (text or part.startswith("{")):
-            text += "---\n"
-        text += part
-    return text
+            text.append("---\n")
+        text.append(part)
+    return "".join(text)
 
 
 def _dotted(path: Path) -> str:

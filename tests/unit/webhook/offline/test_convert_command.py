@@ -174,3 +174,19 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "b"
     file.write_bytes(b"a: \xff")
     assert call("-f", file).stderr.decode() == f"hami-webhook: {file} is not UTF-8: byte 3 is 0xff\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("Chart.yaml", "render it first, helm template {} | hami-webhook convert -f -"),
+        ("kustomization.yaml", "render it first, kubectl kustomize {} | hami-webhook convert -f -"),
+        ("pod.yaml", "name its files, each with -f"),
+    ],
+)
+def test_a_folder(tmp_path: Path, file: str, told: str) -> None:
+    """It says how to make one file of it."""
+    (tmp_path / file).touch()
+    done = call("-f", tmp_path)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().endswith(f"-f {tmp_path} is a folder: {told.format(tmp_path)}\n")

@@ -1,6 +1,8 @@
 """webhook.documents: files of manifests in, their DRA form out."""
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -179,6 +181,31 @@ def test_json() -> None:
     assert result.text.startswith(f"---\n{other}\n---\napiVersion: resource.k8s.io/v1\n")
     assert result.changes[0].document == "1.yaml, document 2"
     assert converted(f"{other}{other}").text == f"{other}{other}"
+
+
+def test_a_template_of_helm_in_quotes() -> None:
+    """It is YAML as it is, but no amount: the message says what to do with charts."""
+    with pytest.raises(
+        AdmissionError, match=r"\[nvidia.com/gpu\]: .*; it is a template: render it first, helm template"
+    ):
+        converted(POD.replace("gpu: 1", "gpu: '{{ .Values.gpus }}'"))
+
+
+def test_a_list_costs_no_more_than_its_items() -> None:
+    """Twice as many pods in one document are twice the work, in calls."""
+    calls = Counter[int]()
+    for count in (100, 200):
+
+        def called(*_: object, count: int = count) -> None:
+            calls[count] += 1
+
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(POD)] * count})
+        sys.setprofile(called)
+        try:
+            converted(text)
+        finally:
+            sys.setprofile(None)
+    assert calls[200] < 2.1 * calls[100]
 
 
 def test_all_errors_are_told() -> None:
