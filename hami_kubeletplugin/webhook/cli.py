@@ -49,6 +49,13 @@ def convert(
     kubeconfig: Annotated[
         Path | None, typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask; only if there is a percentage.")
     ] = None,
+    leave: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="GROUP/KIND, with * for any, of custom resources to leave as they are, since their controllers read or refuse "
+            "what is converted; the webhook converts their pods. May be repeated. Some are known: docs/migrating-from-hami.md.",
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say on stderr what each line became, and what can't be kept.")
     ] = False,
@@ -65,7 +72,7 @@ def convert(
     gc.disable()  # looking for cycles in the trees of large files, which have none, is half of the work
     rules = Conversion.checked(**given_only(given))
     sizes = inputs.sizes(gpu_memory, kubeconfig, rules)
-    result = documents.convert_files(inputs.read_files(filename), rules, sizes)
+    result = documents.convert_files(inputs.read_files(filename), rules, sizes, leave or ())
     for change in result.changes:
         told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)
         for line in told:

@@ -3,6 +3,7 @@
 reapply         a converted pod that is applied again -> patch that leaves it as it is
 convert         pod -> templates + JSON patch + warnings
 claims          which container gets which claim
+defaults        what a LimitRange filled in though the container has its GPUs
 bounds          how much of a pod is looked at -> nothing, or a refusal
 placements      how much the scheduler has to try before it says no
 template        demand + annotations -> ResourceClaimTemplate, named by its content

@@ -67,13 +67,17 @@ def uses_of(spec: Mapping[str, Any], holders: Sequence[Holder], where: str) -> t
         key = holder.template.name, json.dumps(had, sort_keys=True)
         claim = shared.get(key) if _runs_to_its_end(holder) else None
         if claim is None:
-            claim = names_given.take(str(holder.container.get("name")))
+            claim = names_given.take(_called(holder))
         if not _is_sidecar(holder):
             shared.setdefault(key, claim)
-        uses[holder.place] = ContainerClaim(
-            holder.place, str(holder.container.get("name")), holder.demand, claim, holder.template
-        )
+        uses[holder.place] = ContainerClaim(holder.place, _called(holder), holder.demand, claim, holder.template)
     return tuple(uses[holder.place] for holder in holders)
+
+
+def _called(holder: Holder) -> str:
+    """Its name; or, where a custom resource lets it have none, its number."""
+    prefix = "init-" if holder.place.list == "initContainers" else ""
+    return str(holder.container.get("name") or f"{prefix}{holder.place.number}")
 
 
 def _is_sidecar(holder: Holder) -> bool:

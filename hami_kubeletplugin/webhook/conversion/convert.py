@@ -8,6 +8,7 @@ What is there stays: other resources, other claims. A second pass finds nothing 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from hami_kubeletplugin.webhook.conversion.bounds import (
 )
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim, ContainerPath, Holder, field_path, uses_of
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
+from hami_kubeletplugin.webhook.conversion.defaults import Defaults, zeroed
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
 from hami_kubeletplugin.webhook.conversion.placements import by_difficulty, placements, unlike
 from hami_kubeletplugin.webhook.conversion.template import SizeLookup, Template, template
@@ -85,8 +87,12 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     chosen = read_annotations(annotations, f"{where}metadata.annotations", rules.driver_name)
     wants: list[tuple[ContainerPath, Container, Demand]] = []
     warnings = list(chosen.notes)
+    defaults, filled = Defaults(pod), set[ContainerPath]()
     for place, container in asking:
         path = field_path(place, where)
+        if defaults.are_all(place.list, container, list(_amounts(place, container, rules, where).names())):
+            filled.add(place)
+            continue
         wanted = demand(container, path, rules)
         if wanted is None:
             warnings.append(
@@ -103,7 +109,7 @@ def convert(pod: Pod, rules: Conversion, sizes: SizeLookup, *, where: str = "") 
     _refuse_many(uses, rules, where)
     return Converted(
         templates=tuple({use.template.name: use.template for use in uses}.values()),
-        patch=tuple(_patch(spec, asking, uses, rules)),
+        patch=tuple(_patch(spec, asking, uses, filled, rules)),
         warnings=tuple(warnings),
         claims=uses,
         selection=chosen,
@@ -187,11 +193,14 @@ def _patch(
     spec: Mapping[str, Any],
     asking: Sequence[tuple[ContainerPath, Container]],
     uses: Sequence[ContainerClaim],
+    filled: AbstractSet[ContainerPath],
     rules: Conversion,
 ) -> Iterator[Operation]:
     claim_of = {use.place: use.claim for use in uses}
     for place, container in asking:
-        resources = _without(container["resources"], rules)
+        resources = (
+            _without(container["resources"], rules) if place not in filled else zeroed(container["resources"], rules)
+        )
         if place in claim_of:
             resources["claims"] = [*_claims_of(container), {"name": claim_of[place]}]
         yield {"op": "replace", "path": f"{place.pointer}/resources", "value": resources}

@@ -3,7 +3,8 @@
 Documents that need no change come out as they are in the file, byte by byte.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,14 +14,16 @@ from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.convert import Converted, convert
-from hami_kubeletplugin.webhook.conversion.template import SizeLookup
-from hami_kubeletplugin.webhook.offline import manifest
+from hami_kubeletplugin.webhook.conversion.template import PRINTED, SizeLookup
+from hami_kubeletplugin.webhook.offline import kinds, manifest
 from hami_kubeletplugin.webhook.offline.manifest import Document, Path
+from hami_kubeletplugin.webhook.offline.toleration import toleration
 
 
 class Owner(NamedTuple):
     """The object that something is in."""
 
+    group: str = ""
     kind: str = ""
     namespace: str | None = None
     name: str = ""
@@ -75,23 +78,29 @@ class Result(NamedTuple):
 class _Found(NamedTuple):
     path: Path
     owner: Owner
-    pod: Mapping[str, Any] | None
+    pod: Mapping[str, Any] | None = None
     """None: no pod, but one of our resources is named there."""
+    left: str | None = None
+    """Why whole pods that are there are left as they are, if they are."""
 
 
-def convert_files(files: Mapping[str, str], rules: Conversion, sizes: SizeLookup) -> Result:
+def convert_files(
+    files: Mapping[str, str], rules: Conversion, sizes: SizeLookup, leave: Collection[str] = ()
+) -> Result:
     """Convert all documents of all files.
 
     Args:
         files: Name, for messages, and text: YAML or JSON, any number of documents.
         rules: Names and defaults.
         sizes: Called for percentages of memory.
+        leave: Patterns of GROUP/KIND that are left as they are, beside those of `kinds`.
 
     Raises:
-        SettingsError: A file is not YAML.
+        SettingsError: A file is not YAML, or a pattern is none.
         AdmissionError: Something can't be converted so that it keeps its meaning; one line for each.
     """
-    work = _Work(rules, sizes)
+    kinds.check(leave)
+    work = _Work(_Search(rules, leave), rules, sizes)
     for source, text in files.items():
         for document in manifest.read(text, source):
             work.take(document, f"{source}, document {document.number}")
@@ -105,8 +114,8 @@ def convert_files(files: Mapping[str, str], rules: Conversion, sizes: SizeLookup
 class _Work:
     """What has come together so far."""
 
-    def __init__(self, rules: Conversion, sizes: SizeLookup) -> None:
-        self._rules, self._sizes = rules, sizes
+    def __init__(self, search: "_Search", rules: Conversion, sizes: SizeLookup) -> None:
+        self._search, self._rules, self._sizes = search, rules, sizes
         self._written: set[tuple[str | None, str]] = set()
         self.parts: list[str] = []
         self.changes: list[Change] = []
@@ -115,18 +124,24 @@ class _Work:
 
     def take(self, document: Document, called: str) -> None:
         changes: list[Change] = []
-        for found in _Search(self._rules).run(document.value):
-            change = Change(called, found.owner, found.path, found.pod or {}, Converted())
+        named: dict[tuple[Owner, str], list[Path]] = defaultdict(list)
+        for found in self._search.run(document.value):
             if found.pod is None:
-                self.notes.append(f"{called} ({found.owner}): {_dotted(found.path)} {_why_left(found.owner)}")
+                named[found.owner, _what_of(found)].append(found.path)
                 continue
+            change = Change(called, found.owner, found.path, found.pod, Converted())
             try:
                 converted = convert(found.pod, self._rules, self._sizes, where=change.where)
+                tolerated = toleration(found.pod, converted, self._rules.resource_count_name, change.where)
             except AdmissionError as error:
                 self.errors.append(f"{called} ({found.owner}): {error}{manifest.unrendered(str(error))}")
                 continue
             if converted.patch:
-                changes.append(replace(change, converted=converted))
+                patch = (*converted.patch, *tolerated)
+                changes.append(replace(change, converted=replace(converted, patch=patch)))
+        for (owner, what), paths in named.items():
+            more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+            self.notes.append(f"{called} ({owner}): {_dotted(paths[0])}{more} {what}")
         self.changes += changes
         if changes and document.root is not None:
             self.parts += self._templates(changes)
@@ -135,13 +150,13 @@ class _Work:
             self.parts.append(document.text)
 
     def _templates(self, changes: Iterable[Change]) -> Iterator[str]:
-        """Those that were not written before, as people apply them: without the label by which the webhook removes its own."""
+        """Those that were not written before, as people apply them: not with the label by which the webhook removes its own."""
         for change in changes:
             namespace = change.owner.namespace
             for template in change.converted.templates:
                 if (namespace, template.name) not in self._written:
                     self._written.add((namespace, template.name))
-                    yield f"---\n{manifest.write(manifest.tree(template.object(namespace)))}"
+                    yield f"---\n{manifest.write(manifest.tree(template.object(namespace, PRINTED)))}"
 
 
 def _patched(root: Node, changes: Iterable[Change]) -> Node:
@@ -172,29 +187,36 @@ def _dotted(path: Path) -> str:
 
 
 class _Search:
-    """Looks for pods by their form, so that it finds them in custom resources too."""
+    """Looks for pods by their form, so that it finds them in custom resources too; and for our names in everything else."""
 
-    def __init__(self, rules: Conversion) -> None:
+    def __init__(self, rules: Conversion, leave: Collection[str]) -> None:
         self._resources = {f"{kind}{name}" for kind in ("", "limits.", "requests.") for name in rules.resources}
+        self._leave = leave
 
     def run(self, value: Any) -> Iterator[_Found]:
-        return self._below(value, (), "", Owner())
+        return self._below(value, (), "", Owner(), None)
 
-    def _below(self, value: Any, path: tuple[str | int, ...], field: str, owner: Owner) -> Iterator[_Found]:
+    def _below(self, value: Any, path: Path, field: str, owner: Owner, left: str | None) -> Iterator[_Found]:
         if isinstance(value, list):
             for index, item in enumerate(value):
-                yield from self._below(item, (*path, index), "", owner)
+                yield from self._below(item, (*path, index), field if isinstance(item, str) else "", owner, left)
+        # As the value of a field, too; not the key of a toleration, which stays.
+        if isinstance(value, str) and value in self._resources and field != "key":
+            yield _Found(path, owner, left=left)
         if not isinstance(value, Mapping):
             return
         if isinstance(value.get("kind"), str) and isinstance(value.get("apiVersion"), str):
             owner = _owner(value, owner)
-        if _is_pod(value, field):
+            if kinds.has_no_pods(owner.group, owner.kind):
+                return
+            left = left or kinds.why_left(owner.group, owner.kind, self._leave)
+        if left is None and _is_pod(value, field):
             yield _Found(path, owner, value)
             return
         for name, child in value.items():
             if name in self._resources:
-                yield _Found((*path, name), owner, None)
-            yield from self._below(child, (*path, name), name, owner)
+                yield _Found((*path, name), owner, left=left)
+            yield from self._below(child, (*path, name), name, owner, left)
 
 
 def _is_pod(value: Mapping[str, Any], field: str) -> bool:
@@ -209,10 +231,14 @@ def _owner(value: Mapping[str, Any], around: Owner) -> Owner:
     names = fields.mapping(value.get("metadata"))
     namespace = names.get("namespace") or around.namespace
     name = names.get("name") or names.get("generateName") or ""
-    return Owner(str(value["kind"]), str(namespace) if namespace else None, str(name))
+    group = str(value["apiVersion"]).rpartition("/")[0]
+    return Owner(group, str(value["kind"]), str(namespace) if namespace else None, str(name))
 
 
-def _why_left(owner: Owner) -> str:
-    if owner.kind == "ResourceQuota":
-        return "will count nothing, since pods no longer name it: limit claims instead (docs/migrating-from-hami.md, Quotas)"
-    return "is not in a pod template, so it is left as it is: pods made from it are converted when they are created"
+def _what_of(found: _Found) -> str:
+    """What becomes of a place that names one of our resources and is no pod of which we make another."""
+    counts = kinds.what_of_count(found.owner.group, found.owner.kind, found.path)
+    if counts is not None:
+        return counts
+    why = f"is left as it is, since {found.left}" if found.left else "is not in a pod template, so it is left as it is"
+    return f"{why}: the webhook converts its pods when they are created, and has to be in the cluster for that"
