@@ -25,7 +25,12 @@ def limit(cluster: Cluster) -> Iterator[Any]:
     def put(kind: str, **item: Any) -> None:
         # A default of another size each time: by it the pods show which LimitRange the API server knows of.
         memory = f"{next(numbers)}Mi"
-        limits = [{"type": kind, **item}, {"type": "Container", "default": {"memory": memory}}]
+        items: dict[str, Any] = {"Container": {}, kind: item}
+        items["Container"] = {
+            **items["Container"],
+            "default": {**items["Container"].get("default", {}), "memory": memory},
+        }
+        limits = [{"type": each, **said} for each, said in items.items()]
         metadata = {"name": NAME, "namespace": NAMESPACE}
         cluster.apply({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata, "spec": {"limits": limits}})
 

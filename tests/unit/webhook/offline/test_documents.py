@@ -419,11 +419,8 @@ def test_containers_without_names() -> None:
     """Where a custom resource lets them have none, their claims are called by their number, and never `gpu-None`."""
     kind = "apiVersion: example.com/v1\nkind: Odd\nmetadata: {name: a}\n"
     one = "{image: x, resources: {limits: {nvidia.com/gpu: 1}}}"
-    *_, made = objects(
-        converted(
-            f"{kind}spec: {{template: {{spec: {{containers: [{{name: a}}, {one}], initContainers: [{{restartPolicy: Always, {one[1:]}]}}}}}}\n"
-        )
-    )
+    spec = f"{{containers: [{{name: a}}, {one}], initContainers: [{{restartPolicy: Always, {one[1:]}]}}"
+    *_, made = objects(converted(f"{kind}spec: {{template: {{spec: {spec}}}}}\n"))
     assert [claim["name"] for claim in made["spec"]["template"]["spec"]["resourceClaims"]] == ["gpu-init-0", "gpu-1"]
 
 
