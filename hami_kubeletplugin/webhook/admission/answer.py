@@ -26,6 +26,7 @@ from hami_kubeletplugin.webhook.admission.review import LONGEST_MESSAGE, Answer,
 from hami_kubeletplugin.webhook.conversion.convert import convert
 from hami_kubeletplugin.webhook.conversion.reapply import reapplied
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template
+from hami_kubeletplugin.webhook.conversion.toleration import after_plugin
 from hami_kubeletplugin.webhook.conversion.validate import validate
 
 log = get_logger()
@@ -114,7 +115,7 @@ class Admission:
                 templates=[template.name for template in made.templates],
                 dry_run=review.dry_run,
             )
-        return Answer(patch=made.patch, warnings=made.warnings)
+        return Answer(patch=(*made.patch, *after_plugin(pod, made, self._rules)), warnings=made.warnings)
 
     async def _validate(self, review: Review, where: str) -> Answer:
         _refuse_unread(review)

@@ -1,5 +1,6 @@
 """From a pod in HAMi's words to claim templates and a patch. All of it pure.
 
+toleration      of the taint that nodes with GPUs have on GKE and AKS
 reapply         a converted pod that is applied again -> patch that leaves it as it is
 convert         pod -> templates + JSON patch + warnings
 claims          which container gets which claim

@@ -5,6 +5,5 @@ inputs          files and memory sizes from outside
 documents       files with pod templates in them -> their DRA form (pure)
 kinds           objects that are more than their pod templates (pure)
 manifest        YAML and JSON as kubectl reads them (pure)
-toleration      of the taint of nodes with GPUs on GKE and AKS (pure)
 scalars         what each kind of scalar means to kubectl (pure)
 """

@@ -15,9 +15,9 @@ from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.webhook.conversion.convert import Converted, convert
 from hami_kubeletplugin.webhook.conversion.template import PRINTED, SizeLookup
+from hami_kubeletplugin.webhook.conversion.toleration import without_plugin
 from hami_kubeletplugin.webhook.offline import kinds, manifest
 from hami_kubeletplugin.webhook.offline.manifest import Document, Path
-from hami_kubeletplugin.webhook.offline.toleration import toleration
 
 
 class Owner(NamedTuple):
@@ -132,7 +132,7 @@ class _Work:
             change = Change(called, found.owner, found.path, found.pod, Converted())
             try:
                 converted = convert(found.pod, self._rules, self._sizes, where=change.where)
-                tolerated = toleration(found.pod, converted, self._rules.resource_count_name, change.where)
+                tolerated = tuple(without_plugin(found.pod, converted, self._rules, change.where))
             except AdmissionError as error:
                 self.errors.append(f"{called} ({found.owner}): {error}{manifest.unrendered(str(error))}")
                 continue

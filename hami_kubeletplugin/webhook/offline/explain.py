@@ -10,8 +10,8 @@ from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.webhook.conversion.claims import ContainerClaim
 from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, Converted
 from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.toleration import was_added
 from hami_kubeletplugin.webhook.offline.documents import Change
-from hami_kubeletplugin.webhook.offline.toleration import was_added
 
 _ALONE = "nobody else on it"
 
