@@ -5,8 +5,8 @@ what has just been taken out. So the webhook is asked again, and must not take t
 Contract: plugin/pkg/admission/limitranger/admission.go (mergePodResourceRequirements), with the annotation that it writes.
 """
 
-import re
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from hami_kubeletplugin.api import fields
@@ -14,8 +14,7 @@ from hami_kubeletplugin.api.names import TEMPLATE_PREFIX
 from hami_kubeletplugin.api.webhook_settings import Conversion
 
 ANNOTATION: Final = "kubernetes.io/limit-ranger"
-_SET: Final = re.compile(r"([^;:]+) (?:request|limit) for (init container|container) ([^;]+)")
-"""`LimitRanger plugin set: cpu, nvidia.com/gpu request for container main; nvidia.com/gpu limit for init container first`."""
+_LISTS: Final = {"container": "containers", "init container": "initContainers"}
 
 
 class Defaults:
@@ -27,10 +26,9 @@ class Defaults:
 
     def __init__(self, pod: Mapping[str, Any]) -> None:
         said = fields.mapping(fields.mapping(pod.get("metadata")).get("annotations")).get(ANNOTATION)
-        self._set: dict[tuple[str, str], set[str]] = {}
-        for found in _SET.finditer(said if isinstance(said, str) else ""):
-            list_name = "containers" if found[2] == "container" else "initContainers"
-            self._set.setdefault((list_name, found[3]), set()).update(found[1].strip().split(", "))
+        self._set: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for place, resources in _read(said if isinstance(said, str) else ""):
+            self._set[place].update(resources)
         self._ours = {
             claim.get("name")
             for _, claim in fields.mappings(fields.at(pod, "spec", "resourceClaims"))
@@ -45,11 +43,21 @@ class Defaults:
             container: One of them.
             amounts: The resources of ours that it names.
         """
-        filled = self._set.get((list_name, str(container.get("name"))), set[str]())
-        if not filled.issuperset(amounts):
+        filled = self._set.get((list_name, str(container.get("name"))))
+        if filled is None or not filled.issuperset(amounts):
             return False
         claims = fields.mappings(fields.at(container, "resources", "claims"))
         return any(claim.get("name") in self._ours for _, claim in claims)
+
+
+def _read(said: str) -> Iterator[tuple[tuple[str, str], list[str]]]:
+    """Containers and what was put in: `LimitRanger plugin set: cpu, nvidia.com/gpu request for container main; …`."""
+    for part in said.partition(": ")[2].split("; "):
+        for verb in (" request for ", " limit for "):
+            resources, found, where = part.partition(verb)
+            kind, _, name = where.rpartition(" ")
+            if found and kind in _LISTS:
+                yield (_LISTS[kind], name), resources.split(", ")
 
 
 def zeroed(resources: Mapping[str, Any], rules: Conversion) -> dict[str, Any]:

@@ -90,6 +90,16 @@ def test_what_was_converted_offline_takes_no_second_claim() -> None:
     assert admitted(offline, {GPU: "2"}, {GPU: "2"})["spec"]["resourceClaims"] == offline["spec"]["resourceClaims"]
 
 
+@pytest.mark.parametrize(
+    "said", ["", "x" * 200_000, "; " * 100_000, f"LimitRanger plugin set: {'a, ' * 60_000}", "set: gpu limit for x", 5]
+)
+def test_an_annotation_that_says_nothing(said: Any) -> None:
+    """Anybody can write it: what is no word of a LimitRange's changes nothing, however long it is."""
+    asked = pod(**{GPU: 1})
+    asked["metadata"]["annotations"] = {ANNOTATION: said}
+    assert len(convert(asked, RULES, known).claims) == 1
+
+
 def test_a_claim_of_another_kind_is_none_of_ours() -> None:
     """A container whose only claim is a hand-written one gets the default's GPU as well, as Kubernetes means it."""
     asked = pod()
