@@ -30,13 +30,14 @@ LEFT: Final[Mapping[str, str]] = {
 _NOTHING: Final = (
     "will count nothing, since pods no longer name it: limit claims instead (docs/migrating-from-hami.md, Quotas)"
 )
+_KUEUE: Final = f"{_NOTHING}, or count them by deviceClassMappings (docs/with-other-controllers.md, Kueue)"
 _WAITS: Final = "will be waited for in vain, since pods and nodes no longer name it: take it out"
 
 COUNTING: Final[Mapping[str, str]] = {
     "/ResourceQuota": _NOTHING,
     "quota.openshift.io/ClusterResourceQuota": _NOTHING,
-    "kueue.x-k8s.io/ClusterQueue": f"{_NOTHING}, or count them by Kueue's deviceClassMappings",
-    "kueue.x-k8s.io/Cohort": f"{_NOTHING}, or count them by Kueue's deviceClassMappings",
+    "kueue.x-k8s.io/ClusterQueue": _KUEUE,
+    "kueue.x-k8s.io/Cohort": _KUEUE,
     "kueue.x-k8s.io/*": _NOTHING,
     "scheduling.volcano.sh/Queue": _NOTHING,
     "*/ElasticQuota": _NOTHING,
