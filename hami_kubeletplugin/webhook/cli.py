@@ -1,6 +1,7 @@
 """`hami-webhook`: reads options and the environment, and runs a command."""
 
 import asyncio
+import gc
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,13 @@ def convert(
         Path | None,
         typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask what GPUs it has; only if pods ask for GPUs."),
     ] = None,
+    leave: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="GROUP/KIND, with * for any, of custom resources to leave as they are, since their controllers read or refuse "
+            "what is converted; the webhook converts their pods. May be repeated. Some are known: docs/migrating-from-hami.md.",
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say on stderr what each line became, and what can't be kept.")
     ] = False,
@@ -62,9 +70,10 @@ def convert(
     from hami_kubeletplugin.webhook.offline import documents, inputs  # noqa: PLC0415 - `run` needs no YAML
     from hami_kubeletplugin.webhook.offline.explain import explain as explained  # noqa: PLC0415
 
+    gc.disable()  # looking for cycles in the trees of large files, which have none, is half of the work
     rules = Conversion.checked(**given_only(given))
     gpus = inputs.Gpus(gpu_memory, kubeconfig, rules)
-    result = documents.convert_files(inputs.read_files(filename), rules, gpus.sizes, gpus)
+    result = documents.convert_files(inputs.read_files(filename), rules, gpus.sizes, gpus, leave or ())
     for change in result.changes:
         told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)
         for line in told:

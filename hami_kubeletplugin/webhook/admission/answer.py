@@ -27,6 +27,7 @@ from hami_kubeletplugin.webhook.conversion.convert import convert
 from hami_kubeletplugin.webhook.conversion.fleet import Fleet
 from hami_kubeletplugin.webhook.conversion.reapply import reapplied
 from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template
+from hami_kubeletplugin.webhook.conversion.toleration import after_plugin
 from hami_kubeletplugin.webhook.conversion.validate import validate
 
 log = get_logger()
@@ -116,7 +117,7 @@ class Admission:
                 templates=[template.name for template in made.templates],
                 dry_run=review.dry_run,
             )
-        return Answer(patch=made.patch, warnings=made.warnings)
+        return Answer(patch=(*made.patch, *after_plugin(pod, made, self._rules)), warnings=made.warnings)
 
     async def _validate(self, review: Review, where: str) -> Answer:
         _refuse_unread(review)

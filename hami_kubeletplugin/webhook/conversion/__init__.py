@@ -1,11 +1,13 @@
 """From a pod in HAMi's words to claim templates and a patch. All of it pure.
 
+toleration      of the taint that nodes with GPUs have on GKE and AKS
 reapply         a converted pod that is applied again -> patch that leaves it as it is
 convert         pod -> templates + JSON patch + warnings
 needs           the templates that its containers need
 existing        claims that the pod has already from what its amounts make
 sharing         which containers use one claim in turn, and what it has to hold
 claims          which container gets which claim, and its name
+defaults        what a LimitRange filled in though the container has its GPUs
 bounds          how much of a pod is looked at -> nothing, or a refusal
 validate        ResourceClaim, ResourceClaimTemplate -> what is wrong with it
 fleet           what no GPU that is published has -> warnings

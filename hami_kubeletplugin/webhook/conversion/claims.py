@@ -51,8 +51,9 @@ class Holder(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The container's."""
-        return str(self.container.get("name"))
+        """The container's; or, where a custom resource lets it have none, its number."""
+        prefix = "init-" if self.place.list == "initContainers" else ""
+        return str(self.container.get("name") or f"{prefix}{self.place.number}")
 
 
 class Sharing(NamedTuple):
@@ -95,7 +96,7 @@ def uses_of(sharings: Sequence[Sharing], claims: Sequence[Claim]) -> tuple[Conta
     uses = [
         ContainerClaim(
             user.place,
-            str(user.container.get("name")),
+            user.name,
             user.demand,
             claim.name,
             claim.template,

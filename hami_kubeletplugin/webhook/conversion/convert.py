@@ -9,6 +9,7 @@ nothing of ours and changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from hami_kubeletplugin.webhook.conversion.claims import (
     uses_of,
 )
 from hami_kubeletplugin.webhook.conversion.conflicts import conflicts
+from hami_kubeletplugin.webhook.conversion.defaults import Defaults, zeroed
 from hami_kubeletplugin.webhook.conversion.demand import Amounts, Container, Demand, demand
 from hami_kubeletplugin.webhook.conversion.existing import ExistingClaims, note
 from hami_kubeletplugin.webhook.conversion.fleet import Fleet, beyond, together, unmatched
@@ -112,8 +114,12 @@ def convert(
     # What keeps a pod waiting comes first: people see no more than some 4 kB.
     waiting = [*leftovers(spec, rules, where), *unknown, *unmatched(chosen, fleet, where)]
     warnings = [*misplaced(metadata, rules, where), *chosen.notes]
+    defaults, filled = Defaults(pod), set[ContainerPath]()
     for place, container in asking:
         path = field_path(place, where)
+        if defaults.are_all(place.list, container, list(_amounts(place, container, rules, where).names())):
+            filled.add(place)
+            continue
         wanted = demand(container, path, rules)
         if wanted is None:
             warnings.append(
@@ -139,7 +145,7 @@ def convert(
     waiting += together(_held(uses).values(), chosen, fleet, where)
     return Converted(
         templates=tuple({claim.template.name: claim.template for claim in claims if claim.template.spec}.values()),
-        patch=tuple(_patch(spec, asking, uses, rules)),
+        patch=tuple(_patch(spec, asking, uses, filled, rules)),
         warnings=(*waiting, *warnings),
         claims=uses,
         selection=chosen,
@@ -209,18 +215,21 @@ def _held(uses: Sequence[ContainerClaim]) -> dict[str, Demand]:
 
 
 def _named(holders: Sequence[Holder]) -> str:
-    return ", ".join(str(holder.container.get("name")) for holder in holders)
+    return ", ".join(holder.name for holder in holders)
 
 
 def _patch(
     spec: Mapping[str, Any],
     asking: Sequence[tuple[ContainerPath, Container]],
     uses: Sequence[ContainerClaim],
+    filled: AbstractSet[ContainerPath],
     rules: Conversion,
 ) -> Iterator[Operation]:
     claim_of = {use.place: use.claim for use in uses}
     for place, container in asking:
-        resources = _without(container["resources"], rules)
+        resources = (
+            _without(container["resources"], rules) if place not in filled else zeroed(container["resources"], rules)
+        )
         if place in claim_of and claim_of[place] not in names_used(container):
             resources["claims"] = [*(resources.get("claims") or ()), {"name": claim_of[place]}]
         yield {"op": "replace", "path": f"{place.pointer}/resources", "value": resources}

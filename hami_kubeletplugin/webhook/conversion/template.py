@@ -25,6 +25,9 @@ API_VERSION: Final = "resource.k8s.io/v1"
 KIND: Final = "ResourceClaimTemplate"
 MANAGED_BY: Final = {names.MANAGED_BY: names.WEBHOOK}
 """The label of templates that the webhook made, and may remove."""
+PRINTED: Final = {names.MANAGED_BY: f"{names.WEBHOOK}-convert"}
+"""The label of those that people apply. On one that the webhook made before, it takes the other one's place: objects of which the
+webhook knows nothing may name it from then on."""
 ONE_SLOT: Final = 1
 """`shares` of a request that shares its GPU. Rounded up to one slot, whatever size slots have on the node that it gets to."""
 MOST_SIZES: Final = 8

@@ -12,6 +12,7 @@ from hami_kubeletplugin.webhook.conversion.convert import DEFAULT_SCHEDULER, Con
 from hami_kubeletplugin.webhook.conversion.demand import Demand
 from hami_kubeletplugin.webhook.conversion.leftovers import is_hamis
 from hami_kubeletplugin.webhook.conversion.sharing import gained
+from hami_kubeletplugin.webhook.conversion.toleration import was_added
 from hami_kubeletplugin.webhook.offline.documents import Change
 
 _ALONE = "nobody else on it"
@@ -153,6 +154,8 @@ def _lifetime(use: ContainerClaim, container: Mapping[str, Any], converted: Conv
 
 
 def _pod(change: Change, rules: Conversion) -> Iterator[str]:
+    if was_added(change.converted):
+        yield f"toleration of {rules.resource_count_name}:NoSchedule added, as GKE and AKS do for pods that name this resource"
     chosen = change.converted.selection
     for name, values, meaning in (
         (names.USE_UUID, chosen.uuids, "only these GPUs"),

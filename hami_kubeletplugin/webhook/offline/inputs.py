@@ -34,11 +34,22 @@ def read_files(paths: Iterable[str]) -> dict[str, str]:
         try:
             data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
             texts[name] = data.decode()
+        except IsADirectoryError:
+            raise SettingsError(f"-f {path} is a folder: {_rendered(Path(path))}") from None
         except OSError as error:
             raise SettingsError(f"-f {path} can't be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise SettingsError(f"{name} is not UTF-8: byte {error.start} is {data[error.start]:#04x}") from None
     return texts
+
+
+def _rendered(folder: Path) -> str:
+    """How to make one file of a folder."""
+    if (folder / "Chart.yaml").exists():
+        return f"render it first, helm template {folder} | hami-webhook convert -f -"
+    if any((folder / name).exists() for name in ("kustomization.yaml", "kustomization.yml", "Kustomization")):
+        return f"render it first, kubectl kustomize {folder} | hami-webhook convert -f -"
+    return "name its files, each with -f"
 
 
 def memory_sizes(listed: str | None) -> Sequence[GpuSize]:

@@ -14,7 +14,7 @@ import pytest
 
 from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION
 from tests import CHECKOUT
-from tests.e2e.cluster import NAMESPACE, Cluster, KubectlFailed
+from tests.e2e.cluster import NAMESPACE, Cluster, Json, KubectlFailed
 from tests.e2e.conftest import CLEANED
 from tests.e2e.manifests import container, pod
 from tests.e2e.webhook.creating import LABELS, creating
@@ -111,10 +111,28 @@ def test_a_new_certificate(cluster: Cluster, webhook: Webhook) -> None:
     assert "next" not in certs(cluster)
 
 
+def printed(template: Json) -> str:
+    """What convert prints of a custom resource that needs this template: the template first."""
+    memory = template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"]
+    kind = {"apiVersion": "example.com/v1", "kind": "Suspended", "metadata": {"name": "s", "namespace": NAMESPACE}}
+    made = gpu_pod("x", wanting(gpu=1, gpumem=int(memory.removesuffix("Mi"))))
+    program = [str(Path(sys.executable).parent / "hami-webhook"), "convert", "-f", "-"]
+    text = json.dumps({**kind, "spec": {"template": {"spec": made["spec"]}}}).encode()
+    done = subprocess.run(
+        program, input=text, capture_output=True, check=True, timeout=30, env={**os.environ, **CHECKOUT}
+    )
+    _, first, _ = done.stdout.decode().split("---\n")
+    assert template["metadata"]["name"] in first
+    return first
+
+
 def test_unused_templates_go(cluster: Cluster, webhook: Webhook) -> None:
-    """A template of the webhook's that nobody has used for a day is removed; one that a pod or a Deployment names stays."""
+    """A template of the webhook's that nobody has used for a day is removed; one that a pod or a Deployment names stays.
+
+    So does one that `hami-webhook convert` has printed for some other object, and that was applied over the webhook's.
+    """
     names = {}
-    for number, use in enumerate(("unused", "of-a-pod", "of-a-deployment", "fresh")):
+    for number, use in enumerate(("unused", "of-a-pod", "of-a-deployment", "of-something-else", "fresh")):
         made = gpu_pod(use, wanting(gpu=1, gpumem=100 + number), schedulingGates=[{"name": "e2e/held"}])
         cluster.apply(made)
         found = cluster.get("pod", use)
@@ -134,8 +152,11 @@ def test_unused_templates_go(cluster: Cluster, webhook: Webhook) -> None:
             },
         }
     )
-    cluster.delete("pod", "unused", "of-a-deployment", "fresh")
-    old = [names[use] for use in ("unused", "of-a-pod", "of-a-deployment")]
+    cluster.kubectl(
+        "apply", "-f", "-", stdin=printed(cluster.get("resourceclaimtemplate", names["of-something-else"]) or {})
+    )
+    cluster.delete("pod", "unused", "of-a-deployment", "of-something-else", "fresh")
+    old = [names[use] for use in ("unused", "of-a-pod", "of-a-deployment", "of-something-else")]
     stamp = f"gpu.hami.io/last-used={LONG_AGO}"
     cluster.kubectl("annotate", "--overwrite", "resourceclaimtemplates", *old, "-n", NAMESPACE, stamp)
     try:

@@ -15,6 +15,7 @@ from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube import template_api
 from hami_kubeletplugin.kube.template_api import TemplateClient
 from hami_kubeletplugin.webhook.cluster.collector import Collector
+from hami_kubeletplugin.webhook.conversion.template import PRINTED
 from tests.unit.webhook.cluster.fake_cluster import START, Clock, cluster, in_background, names, stored, template
 from tests.waiting import until
 
@@ -112,6 +113,15 @@ async def test_what_is_never_removed(world: World) -> None:
     await world.collector.collect()
     assert len(world.left) == 4
     assert world.server.requests["delete", RESOURCE] == 0
+
+
+async def test_what_convert_has_printed_stays(world: World) -> None:
+    """Applied over a template of the webhook's, its label takes the webhook's away: objects of any kind may name it."""
+    applied = stored(0, used=OLD)
+    applied["metadata"]["labels"] |= template(0).object("default", PRINTED)["metadata"]["labels"]
+    world.put(applied)
+    await world.collector.collect()
+    assert world.left == [name(0)]
 
 
 @pytest.mark.parametrize("kind", ["pods", *WORKLOADS])

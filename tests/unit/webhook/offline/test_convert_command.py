@@ -38,7 +38,7 @@ def call(*arguments: str | Path, text: str = "", **environment: str) -> subproce
 def test_help_documents_everything() -> None:
     """Every option, with its variable."""
     shown = " ".join(call("--help").stdout.decode().split())
-    for option in ("--filename", "-f", "--gpu-memory", "--kubeconfig", "--explain"):
+    for option in ("--filename", "-f", "--gpu-memory", "--kubeconfig", "--leave", "--explain"):
         assert f"{option} " in shown or f"{option}," in shown
     for name in Conversion.model_fields:
         assert f"--{name.replace('_', '-')} " in shown
@@ -53,6 +53,21 @@ def test_files_and_standard_input(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(file.read_bytes() + b"---\napiVersion: resource.k8s.io/v1\n")
     assert [one["kind"] for one in yaml.safe_load_all(done.stdout)] == ["ConfigMap", "ResourceClaimTemplate", "Pod"]
+
+
+def test_kinds_to_leave() -> None:
+    """--leave may be repeated; what it names comes out as it is, with a warning."""
+    text = (
+        MIB.replace("v1\nkind: Pod", "example.com/v1\nkind: Odd")
+        .replace("spec:", "spec: {template: {spec:")
+        .replace("  containers:\n  - {", "  {containers: [{")
+    )
+    text = text.rstrip("\n") + "]}}}\n"
+    assert b"resourceClaims" in call("-f", "-", text=text).stdout
+    done = call("-f", "-", "--leave", "other/*", "--leave", "example.com/Odd", text=text)
+    assert done.stdout.decode() == text
+    assert "is left as it is, since --leave says so: the webhook converts its pods" in done.stderr.decode()
+    assert "--leave: must be GROUP/KIND" in call("-f", "-", "--leave", "Odd", text=text).stderr.decode()
 
 
 def test_the_standard_input_named_twice() -> None:
@@ -199,3 +214,19 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "b"
     file.write_bytes(b"a: \xff")
     assert call("-f", file).stderr.decode() == f"hami-webhook: {file} is not UTF-8: byte 3 is 0xff\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("Chart.yaml", "render it first, helm template {} | hami-webhook convert -f -"),
+        ("kustomization.yaml", "render it first, kubectl kustomize {} | hami-webhook convert -f -"),
+        ("pod.yaml", "name its files, each with -f"),
+    ],
+)
+def test_a_folder(tmp_path: Path, file: str, told: str) -> None:
+    """It says how to make one file of it."""
+    (tmp_path / file).touch()
+    done = call("-f", tmp_path)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.decode().endswith(f"-f {tmp_path} is a folder: {told.format(tmp_path)}\n")

@@ -1,6 +1,8 @@
 """webhook.documents: files of manifests in, their DRA form out."""
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,9 @@ POD = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: one, namespace: shop}}\nspe
 CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap # kept\nmetadata: {name: a}\ndata: {a: '08'}\n"
 
 
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+
+
 def known() -> Sequence[GpuSize]:
     """Two sizes, as people name them."""
     return [GpuSize(None, 40960), GpuSize(None, 81920)]
@@ -36,10 +41,14 @@ def objects(result: Result) -> list[Any]:
 
 
 def test_a_pod() -> None:
-    """The template comes first, in the pod's namespace, without the label of those that the webhook may remove."""
+    """The template comes first, in the pod's namespace, with another label than those that the webhook may remove."""
     template, pod = objects(converted(POD))
     assert template["kind"] == "ResourceClaimTemplate"
-    assert template["metadata"] == {"name": template["metadata"]["name"], "namespace": "shop"}
+    assert template["metadata"] == {
+        "name": template["metadata"]["name"],
+        "namespace": "shop",
+        "labels": {"app.kubernetes.io/managed-by": "hami-webhook-convert"},
+    }
     assert pod == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -47,6 +56,7 @@ def test_a_pod() -> None:
         "spec": {
             "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu-main"}]}}],
             "resourceClaims": [{"name": "gpu-main", "resourceClaimTemplateName": template["metadata"]["name"]}],
+            "tolerations": [TOLERATION],
         },
     }
 
@@ -90,8 +100,9 @@ def test_templates_are_found_by_their_form(kind: str, spec: str, where: str) -> 
     found = made
     for step in change.path:
         found = found[step]
+    assert found["spec"].pop("tolerations") == [TOLERATION]
     assert found == patched(dict(change.pod), expected.patch)
-    assert template == expected.templates[0].object()
+    assert template["spec"]["spec"] == expected.templates[0].spec
 
 
 def test_a_pod_template_object() -> None:
@@ -181,6 +192,31 @@ def test_json() -> None:
     assert converted(f"{other}{other}").text == f"{other}{other}"
 
 
+def test_a_template_of_helm_in_quotes() -> None:
+    """It is YAML as it is, but no amount: the message says what to do with charts."""
+    with pytest.raises(
+        AdmissionError, match=r"\[nvidia.com/gpu\]: .*; it is a template: render it first, helm template"
+    ):
+        converted(POD.replace("gpu: 1", "gpu: '{{ .Values.gpus }}'"))
+
+
+def test_a_list_costs_no_more_than_its_items() -> None:
+    """Twice as many pods in one document are twice the work, in calls."""
+    calls = Counter[int]()
+    for count in (100, 200):
+
+        def called(*_: object, count: int = count) -> None:
+            calls[count] += 1
+
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": [yaml.safe_load(POD)] * count})
+        sys.setprofile(called)
+        try:
+            converted(text)
+        finally:
+            sys.setprofile(None)
+    assert calls[200] < 2.1 * calls[100]
+
+
 def test_all_errors_are_told() -> None:
     """One line for each thing that can't be converted, with file, document, object and field."""
     percent = POD.replace("gpumem: 4000", "gpumem-percentage: 150")
@@ -198,18 +234,221 @@ def test_what_is_named_elsewhere_is_told() -> None:
     """A workflow's container is no pod template, and a quota counts nothing any more: both stay, and a note says so."""
     workflow = (
         "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {generateName: w-}\nspec:\n"
-        "  templates: [{container: {resources: {limits: {nvidia.com/gpu: 1}}}}]\n"
+        "  templates: [{container: {resources: {limits: {nvidia.com/gpu: 1, nvidia.com/gpumem: 1}}}}]\n"
     )
     quota = "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: q}\nspec: {hard: {limits.nvidia.com/gpumem: 1}}\n"
     result = converted(workflow, quota)
     assert result.text == f"{workflow}---\n{quota}"
     first, second = result.notes
-    assert first.startswith(
-        "1.yaml, document 1 (Workflow w-): spec.templates[0].container.resources.limits[nvidia.com/gpu] is not"
+    where = (
+        "1.yaml, document 1 (Workflow w-): spec.templates[0].container.resources.limits[nvidia.com/gpu] (and 1 more) "
     )
+    assert first.startswith(f"{where}is not in a pod template, so it is left as it is: the webhook converts its pods")
     assert second.startswith(
         "2.yaml, document 1 (ResourceQuota q): spec.hard[limits.nvidia.com/gpumem] will count nothing"
     )
+
+
+def left(kind: str, spec: str, rules: Conversion = RULES, leave: Sequence[str] = ()) -> str:
+    """The one note about an object that comes out as it is."""
+    version, name = kind.split()
+    text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: one}}\nspec: {spec}\n"
+    result = convert_files({"f": text}, rules, known, leave=leave)
+    assert (result.text, result.changes) == (text, ())
+    (note,) = result.notes
+    assert note.startswith(f"f, document 1 ({name} one): ")
+    return note.removeprefix(f"f, document 1 ({name} one): ")
+
+
+NAMELESS = "{containers: [{image: x, resources: {limits: {nvidia.com/gpu: 1}}}]}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "where", "why"),
+    [
+        ("serving.knative.dev/v1 Service", f"{{template: {{spec: {NAMELESS}}}}}", "spec.template.spec.", "Knative"),
+        (
+            "serving.knative.dev/v1 Configuration",
+            f"{{template: {{spec: {NAMELESS}}}}}",
+            "spec.template.spec.",
+            "Knative",
+        ),
+        (
+            "ray.io/v1 RayCluster",
+            f"{{workerGroupSpecs: [{{template: {WRAPPED}}}]}}",
+            "spec.workerGroupSpecs[0].",
+            "KubeRay",
+        ),
+        (
+            "ray.io/v1 RayJob",
+            f"{{rayClusterSpec: {{headGroupSpec: {{template: {WRAPPED}}}}}}}",
+            "spec.rayClusterSpec.headGroupSpec.template.",
+            "KubeRay",
+        ),
+        (
+            "ray.io/v1 RayService",
+            f"{{rayClusterConfig: {{a: {{template: {WRAPPED}}}}}}}",
+            "spec.rayClusterConfig.",
+            "KubeRay",
+        ),
+        (
+            "trainer.kubeflow.org/v1alpha1 ClusterTrainingRuntime",
+            f"{{template: {{spec: {{replicatedJobs: [{{template: {{spec: {{template: {WRAPPED}}}}}}}]}}}}}}",
+            "spec.template.spec.replicatedJobs[0].template.spec.template.spec.",
+            "Kubeflow Trainer",
+        ),
+        (
+            "trainer.kubeflow.org/v1alpha1 TrainJob",
+            "{trainer: {resourcesPerNode: {limits: {nvidia.com/gpu: 2}}}}",
+            "spec.trainer.resourcesPerNode.",
+            "Kubeflow Trainer",
+        ),
+        ("example.com/v1 ClusterThing", f"{{template: {WRAPPED}}}", "spec.template.", "other namespaces"),
+        (
+            "sparkoperator.k8s.io/v1beta2 SparkApplication",
+            "{executor: {gpu: {name: nvidia.com/gpu, quantity: 1}}}",
+            "spec.executor.gpu.name ",
+            "Spark",
+        ),
+        (
+            "sparkoperator.k8s.io/v1beta2 ScheduledSparkApplication",
+            "{template: {driver: {gpu: {name: nvidia.com/gpu, quantity: 1}}}}",
+            "spec.template.driver.gpu.name ",
+            "Spark",
+        ),
+        (
+            "work.open-cluster-management.io/v1 ManifestWork",
+            "{workload: {manifests: [{apiVersion: v1, kind: Pod, spec: " + POD_SPEC + "}]}}",
+            "spec.workload.manifests[0].",
+            "other clusters",
+        ),
+    ],
+)
+def test_kinds_whose_controllers_read_or_refuse_it(kind: str, spec: str, where: str, why: str) -> None:
+    """They come out as they are, and a note says why, and what they need."""
+    if "ManifestWork" in kind:
+        (note,) = converted(f"apiVersion: {kind.split(maxsplit=1)[0]}\nkind: ManifestWork\nspec: {spec}\n").notes
+        note = note.partition("): ")[2]
+    else:
+        note = left(kind, spec)
+    assert note.startswith(where)
+    assert why in note
+    assert "left as it is, since" in note
+    assert note.endswith("the webhook converts its pods when they are created, and has to be in the cluster for that")
+
+
+def test_more_kinds_can_be_left() -> None:
+    """Patterns of GROUP/KIND; what is no pattern is refused."""
+    kind, spec = "example.com/v1 Odd", f"{{template: {WRAPPED}}}"
+    for pattern in ("example.com/Odd", "example.com/*", "*/Odd"):
+        assert "since --leave says so" in left(kind, spec, leave=["other.io/*", pattern])
+    assert convert_files({"f": POD}, RULES, known, leave=["example.com/Odd"]).changes
+    for pattern in ("Odd", "example.com/", "example.com/v1/Odd", ""):
+        with pytest.raises(SettingsError, match="--leave: must be GROUP/KIND, with "):
+            convert_files({"f": POD}, RULES, known, leave=[pattern])
+
+
+COUNTS = "will count nothing, since pods no longer name it: limit claims instead (docs/migrating-from-hami.md, Quotas)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "what"),
+    [
+        ("v1 ResourceQuota", "{hard: {requests.nvidia.com/gpu: 4}}", COUNTS),
+        (
+            "kueue.x-k8s.io/v1beta1 ClusterQueue",
+            "{resourceGroups: [{coveredResources: [nvidia.com/gpu], flavors: [{resources: [{name: nvidia.com/gpu}]}]}]}",
+            COUNTS,
+        ),
+        ("kueue.x-k8s.io/v1beta2 Cohort", "{resourceGroups: [{coveredResources: [nvidia.com/gpu]}]}", COUNTS),
+        ("scheduling.volcano.sh/v1beta1 Queue", "{capability: {nvidia.com/gpu: 4}}", COUNTS),
+        ("scheduling.x-k8s.io/v1alpha1 ElasticQuota", "{max: {nvidia.com/gpu: 4}}", COUNTS),
+        ("scheduling.sigs.k8s.io/v1alpha1 ElasticQuota", "{min: {nvidia.com/gpu: 4}}", COUNTS),
+        ("karpenter.sh/v1 NodePool", "{limits: {nvidia.com/gpu: 4}}", COUNTS),
+        ("scheduling.volcano.sh/v1beta1 PodGroup", "{minResources: {nvidia.com/gpu: 4}}", "will be waited for in vain"),
+        ("scheduling.x-k8s.io/v1alpha1 PodGroup", "{minResources: {nvidia.com/gpu: 4}}", "will be waited for in vain"),
+        (
+            "v1 LimitRange",
+            "{limits: [{type: Container, max: {nvidia.com/gpu: 2}}]}",
+            "bounds nothing any more, but is put into",
+        ),
+        (
+            "v1 LimitRange",
+            "{limits: [{type: Container, min: {nvidia.com/gpu: 1}}]}",
+            "refuses all pods of the namespace",
+        ),
+        (
+            "v1 LimitRange",
+            "{limits: [{maxLimitRequestRatio: {nvidia.com/gpu: 1}}]}",
+            "refuses all pods of the namespace",
+        ),
+        (
+            "v1 LimitRange",
+            "{limits: [{default: {nvidia.com/gpumem: 4000}}]}",
+            "is put into each container that doesn't name",
+        ),
+        (
+            "v1 LimitRange",
+            "{limits: [{defaultRequest: {nvidia.com/gpumem: 1}}]}",
+            "is put into each container that doesn't",
+        ),
+    ],
+)
+def test_quotas_and_queues(kind: str, spec: str, what: str) -> None:
+    """No pods are made from them: the note says what becomes of them, and what to write instead."""
+    note = left(kind, spec)
+    assert what in note
+    assert "pods made from it" not in note
+    assert "webhook converts" not in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {capacity: {nvidia.com/gpu: 8}}\n",
+        "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {name: a}\nspec: {extendedResourceName: nvidia.com/gpu}\n",
+        "apiVersion: example.com/v1\nkind: Odd\nspec: {tolerations: [{key: nvidia.com/gpu, operator: Exists}]}\n",
+    ],
+)
+def test_nothing_to_say(text: str) -> None:
+    """What names the resource and asks for none."""
+    assert converted(text) == (text, (), ())
+
+
+def test_containers_without_names() -> None:
+    """Where a custom resource lets them have none, their claims are called by their number, and never `gpu-None`."""
+    kind = "apiVersion: example.com/v1\nkind: Odd\nmetadata: {name: a}\n"
+    one = "{image: x, resources: {limits: {nvidia.com/gpu: 1}}}"
+    spec = f"{{containers: [{{name: a}}, {one}], initContainers: [{{restartPolicy: Always, {one[1:]}]}}"
+    *_, made = objects(converted(f"{kind}spec: {{template: {{spec: {spec}}}}}\n"))
+    assert [claim["name"] for claim in made["spec"]["template"]["spec"]["resourceClaims"]] == ["gpu-init-0", "gpu-1"]
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ("", [TOLERATION]),
+        (", tolerations: [{key: other, operator: Exists}]", [{"key": "other", "operator": "Exists"}, TOLERATION]),
+        (", tolerations: [{operator: Exists}]", [{"operator": "Exists"}]),
+        (", tolerations: [{key: nvidia.com/gpu, operator: Exists}]", [{"key": "nvidia.com/gpu", "operator": "Exists"}]),
+        (
+            ", tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoExecute}]",
+            [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}, TOLERATION],
+        ),
+    ],
+)
+def test_the_toleration_of_gke_and_aks(there: str, expected: object) -> None:
+    """Their API servers make it of the resource that pods name; it is added, unless it is there."""
+    text = POD.replace("nvidia.com/gpumem: 4000}}}]", f"nvidia.com/gpumem: 4000}}}}}}]{there}")
+    assert objects(converted(text))[-1]["spec"]["tolerations"] == expected
+
+
+def test_whom_nothing_is_tolerated_for() -> None:
+    """A pod without a GPU gets no toleration; under another name of the resource it is of that one."""
+    assert "tolerations" not in objects(converted(POD.replace("gpu: 1", "gpu: 0")))[-1]["spec"]
+    other = POD.replace("nvidia.com/gpu:", "example.com/vgpu:")
+    made = objects(converted(other, rules=Conversion(resource_count_name="example.com/vgpu")))[-1]
+    assert made["spec"]["tolerations"] == [{**TOLERATION, "key": "example.com/vgpu"}]
 
 
 def test_named_sizes_serve_every_type() -> None:

@@ -22,7 +22,7 @@ PATH = "spec.containers[0] (main)"
 def explained(
     *containers: dict[str, Any], annotations: dict[str, str] | None = None, spec: Any = (), **rules: Any
 ) -> list[str]:
-    """The lines about a pod, without those of its head and its claims' names."""
+    """The lines about a pod, without those of its head, its claims' names and its toleration."""
     init = [one for one in containers if one.get("init")]
     main = [one for one in containers if not one.get("init")]
     pod = {
@@ -36,7 +36,7 @@ def explained(
     (change,) = result.changes
     first, *lines = explain(change, settings)
     assert first == "f, document 1 (Pod one):"
-    return [line.strip() for line in lines]
+    return [line.strip() for line in lines if not line.strip().startswith("toleration of ")]
 
 
 def container(name: str = "main", /, env: Any = (), **amounts: Any) -> dict[str, Any]:
@@ -237,3 +237,15 @@ def test_whatever_is_converted_is_explained(one: dict[str, Any], rules: Conversi
     with contextlib.suppress(AdmissionError):
         made = convert(one, rules, lambda: sizes)
         assert all(explain(Change("f", Owner(), (), one, made), rules))
+
+
+def test_the_toleration() -> None:
+    """That it was added is said; not, if it was there."""
+    made = pod(one_container(limits={"nvidia.com/gpu": 1}))
+    for there, expected in (([], 1), ([{"operator": "Exists"}], 0)):
+        made["spec"]["tolerations"] = there
+        (change,) = convert_files({"f": json.dumps(made)}, Conversion(), list).changes
+        told = [
+            line for line in explain(change, Conversion()) if "toleration of nvidia.com/gpu:NoSchedule added" in line
+        ]
+        assert len(told) == expected
