@@ -167,7 +167,7 @@ def test_who_is_left_alone(cluster: Cluster, webhook: Webhook, ignored_namespace
 
 
 def test_only_pods_with_gpus_are_reviewed(cluster: Cluster, webhook: Webhook) -> None:
-    """The API server asks about pods that name our resources, in limits or requests of any container, and about no other."""
+    """The API server asks about pods that name our resources, or what looks so, in any container, and about no other."""
 
     def asks(made: Any) -> bool:
         before = webhook.metric("hami_webhook_reviews_total", endpoint="/mutate")
@@ -181,7 +181,8 @@ def test_only_pods_with_gpus_are_reviewed(cluster: Cluster, webhook: Webhook) ->
         assert asks(gpu_pod("p", container("first"), wanting(**amounts))), amount
     assert asks(gpu_pod("p", requested))
     assert asks(gpu_pod("p", container(), initContainers=[wanting("first", gpu=1)]))
-    other = {**container(), "resources": {"limits": {"cpu": "1", "nvidia.com/gpu.shared": "1", "amd.com/gpu": "1"}}}
+    assert asks(gpu_pod("p", {**container(), "resources": {"limits": {"nvidia.com/gpu.shared": "1"}}}))
+    other = {**container(), "resources": {"limits": {"cpu": "1", "nvidia.com/hostdev": "1", "amd.com/gpu": "1"}}}
     assert not asks(gpu_pod("p", other, annotations={"use-gputype": "A100"}))
     assert not asks(pod("p", {"name": "bare", "image": "x"}))
 
