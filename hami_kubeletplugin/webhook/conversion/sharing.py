@@ -8,7 +8,7 @@ those before it only.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.webhook.conversion.claims import Holder, Sharing, field_path
@@ -131,13 +131,13 @@ def _raised(owner: Demand, so_far: Demand, guest: Demand) -> Demand:
     """
     cores = max(so_far.cores, guest.cores)
     lifted = not owner.cores and 0 < cores < 100
-    return Demand(
+    return replace(
+        owner,
         gpus=max(so_far.gpus, guest.gpus),
         memory_mib=_larger(so_far.memory_mib, guest.memory_mib),
         memory_percent=_larger(so_far.memory_percent, guest.memory_percent),
         cores=cores,
         exclusive=so_far.exclusive or guest.exclusive,
-        priority=owner.priority,
         core_policy="disable" if lifted else owner.core_policy,
     )
 

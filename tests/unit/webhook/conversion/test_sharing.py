@@ -157,6 +157,16 @@ def test_how_limits_are_kept_is_up_to_the_last() -> None:
     assert config(made, "m") == {"corePolicy": "force", "priority": "high"}
 
 
+def test_the_log_level_is_the_last_ones() -> None:
+    """What HAMi-core says is up to the container whose claim it is; with the same amounts the claim is the one it has alone."""
+    main = container("m", share(2000)) | {"env": [{"name": "LIBCUDA_LOG_LEVEL", "value": "3"}]}
+    alone, _ = converted([], main)
+    for amount in (500, 2000):
+        made, _ = converted([container("i", share(amount))], main)
+        assert config(made, "m") == config(made, "i") == {"logLevel": 3}
+        assert [one.name for one in made.templates] == [one.name for one in alone.templates]
+
+
 def test_the_one_of_which_least_is_raised() -> None:
     """Equal need first, then one that has room, then the one that is nearest; the largest init container chooses first."""
     main = [container("a", share(4000)), container("b", share(2000)), container("c", {GPU: 2, MEMORY: 4200})]
