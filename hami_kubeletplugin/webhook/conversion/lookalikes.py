@@ -145,7 +145,7 @@ def amounts_among_annotations(metadata: Mapping[str, Any], rules: Conversion, wh
     annotations = fields.mapping(metadata.get("annotations"))
     for name in rules.resources:
         if name in annotations:
-            yield f"{where}metadata.annotations[{name}] has no effect: amounts are no annotations"
+            yield f"{where}metadata.annotations[{name}]: has no effect, as amounts are no annotations"
 
 
 def _is_close_by(name: Any, rules: Conversion) -> bool:

@@ -120,7 +120,7 @@ def test_a_pod_full_of_such_names_costs_little() -> None:
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores", "nvidia.com/priority"])
 def test_amounts_as_annotations(name: str) -> None:
     """Who writes them there would get the whole GPU: refused, with where they belong. A pod without GPUs is warned."""
-    path = f"spec.template.metadata.annotations[{name}] has no effect: amounts are no annotations"
+    path = f"spec.template.metadata.annotations[{name}]: has no effect, as amounts are no annotations"
     one = pod(container("main", {GPU: 1}), annotations={name: "4000"})
     with pytest.raises(AdmissionError) as refused:
         convert(one, Conversion(), lambda: (), where="spec.template.")
