@@ -40,13 +40,14 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
 log = get_logger()
 
-SPEC_WATCH = 5.0
-"""Seconds between looks whether CDI specs are still there: two directory listings."""
+FILES_WATCH = 5.0
+"""Seconds between looks whether CDI specs and HAMi-core's files are as they were made: a listing, and a `stat` for each."""
 
 
 async def run(settings: Settings) -> None:
@@ -158,7 +159,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                     tasks.create_task(in_use.run(), name="order")
                 tasks.create_task(server.run(), name="kubelet")
                 tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
-                tasks.create_task(recovery.watch(SPEC_WATCH), name="specs")
+                tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
+                tasks.create_task(_keep(host), name="HAMi-core")
                 tasks.create_task(in_force.run(settings.container_interval), name="in force")
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
@@ -167,6 +169,19 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
             claim_api.close()
             await asyncio.to_thread(claims.close)
+
+
+async def _keep(host: HostFiles) -> None:
+    """Have HAMi-core's files on the host as they were installed: a container that is started again would run without limits."""
+    said = Once[str]()
+    while True:
+        await asyncio.sleep(FILES_WATCH)
+        try:
+            await asyncio.to_thread(host.check)
+            said.ended("host")
+        except StorageError as error:
+            if said.is_new("host", str(error)):
+                log.error("HAMi-core's files on this node are not right; trying again", error=str(error))
 
 
 async def _until_stop(close: Callable[[], None]) -> None:

@@ -100,6 +100,19 @@ def make_way(path: Path) -> None:
         path.rmdir()
 
 
+Fingerprint = tuple[int, int, int, int]
+"""What tells a file that was changed, without reading it: inode, size, mtime in ns, mode."""
+
+
+def fingerprint(path: Path) -> Fingerprint | None:
+    """What a file is now; None if it isn't there, or can't be seen."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
+
+
 def set_aside(path: Path) -> Path | None:
     """Move what is no file out of a file's place.
 

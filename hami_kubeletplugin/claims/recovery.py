@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import (
@@ -19,10 +20,22 @@ from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
+
+
+_LONGEST_WAIT: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A claim that could not be mended: how long until the next try, and when that is."""
+
+    wait: Backoff
+    due: float = 0.0
 
 
 class RecoveryApi(Protocol):
@@ -64,6 +77,7 @@ class Recovery:
         self._stale_since: dict[str, float] = {}
         self._late = Once[str]()
         self._reported = Once[str]()
+        self._failing: dict[str, _Failing] = {}
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -85,11 +99,14 @@ class Recovery:
             await self.repair()
 
     async def watch(self, interval: float) -> None:
-        """Wake when specs are gone that records tell of: a container that is started again would not find its devices."""
+        """Mend specs that are gone, or changed by others: a container that is started again would not find its devices.
+
+        A claim for which that fails is tried again after waits that grow.
+        """
         while True:
             await asyncio.sleep(interval)
-            if await asyncio.to_thread(self._lacks_specs):
-                self.wake()
+            for uid in await asyncio.to_thread(self._due):
+                await self._mend(uid, first_wait=interval)
 
     async def repair(self) -> None:
         """Have every claim's files as its record says; make a record that can't be used anew from the API server."""
@@ -99,12 +116,9 @@ class Recovery:
             log.warning("prepared claims can't be looked after now", error=str(error))
             return
         self._reported.keep(uids.__contains__)
+        self._failing = {uid: failing for uid, failing in self._failing.items() if uid in uids}
         for uid in sorted(uids):
-            try:
-                await self._restore(uid)
-                self._reported.ended(uid)
-            except Exception as error:  # noqa: BLE001 - a fault of ours at one claim must not be the end of all
-                self._report(uid, error)
+            await self._mend(uid)
 
     async def clean_up(self) -> None:
         """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace."""
@@ -122,12 +136,29 @@ class Recovery:
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
                 await asyncio.to_thread(self._claims.unprepare, [ref])
 
-    def _lacks_specs(self) -> bool:
+    def _due(self) -> list[str]:
+        """Claims whose spec isn't as it was made, unless it failed a short while ago."""
+        now = self._clock()
         try:
-            lacking = {*self._records.uids()} - {*self._specs.uids()}
+            return [
+                uid
+                for uid in self._records.uids()
+                if not self._specs.is_intact(uid) and (uid not in self._failing or self._failing[uid].due <= now)
+            ]
         except StorageError:
-            return False  # repair says so, at its own pace
-        return any(uid not in self._reported for uid in lacking)
+            return []  # repair says so, at its own pace
+
+    async def _mend(self, uid: str, first_wait: float = 1.0) -> None:
+        try:
+            await self._restore(uid)
+        except Exception as error:  # noqa: BLE001 - a fault of ours at one claim must not be the end of all
+            self._report(uid, error)
+            failing = self._failing.setdefault(uid, _Failing(Backoff(first_wait, _LONGEST_WAIT)))
+            failing.due = self._clock() + failing.wait.delay
+            failing.wait.grow()
+        else:
+            self._reported.ended(uid)
+            self._failing.pop(uid, None)
 
     def _known(self) -> dict[ClaimRef, Prepared | None]:
         """Every claim that has something on this node and whose name is known."""

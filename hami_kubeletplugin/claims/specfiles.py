@@ -27,6 +27,7 @@ class SpecFiles:
 
     def __init__(self, directory: Path, driver: str) -> None:
         self._directory = directory
+        self._written: dict[str, files.Fingerprint | None] = {}
         self._prefix = f"{cdi_kind(driver).replace('/', '-')}_"
 
     def open(self) -> None:
@@ -64,11 +65,18 @@ class SpecFiles:
         path = self.path(uid)
         content = json.dumps(spec, separators=(",", ":")).encode()  # an indent costs four times as much: no C for it
         if _read(path) == content:
+            self._written[uid] = files.fingerprint(path)
             return False
         # Only for root, as whom runtimes read it: its names, paths and limits are no business of others on the node. Not
         # durable, since it is made anew from the record.
         files.write(path, content, durable=False, mode=_MODE)
+        self._written[uid] = files.fingerprint(path)
         return True
+
+    def is_intact(self, uid: str) -> bool:
+        """Whether a claim's spec is the file that was saved last, as it was then. Costs a `stat`."""
+        found = files.fingerprint(self.path(uid))
+        return found is not None and found == self._written.get(uid)
 
     def remove(self, uid: str) -> None:
         """Remove a claim's spec, if there is one.
@@ -77,6 +85,7 @@ class SpecFiles:
             StorageError: It is still there.
         """
         path = self.path(uid)
+        self._written.pop(uid, None)
         try:
             files.remove(path)
         except StorageError:

@@ -15,7 +15,6 @@ Everything here blocks: call it in a thread.
 """
 
 import hashlib
-import os
 import re
 import stat
 import threading
@@ -42,9 +41,6 @@ _DIGITS: Final = 16
 """So many digits of a digest tell the files of all versions apart."""
 
 _LIBRARY: Final = re.compile(rf"libvgpu\.so\.[0-9a-f]{{{_DIGITS}}}")
-
-_Print = tuple[int, int, int, int]
-"""What tells a file that was changed, without reading it: inode, size, mtime_ns, mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class HostFiles:
     def __init__(self, shipped: Shipped, hami_dir: Path, claim_files: ClaimFiles = "disk") -> None:
         self._shipped, self._hami_dir, self._claim_files = shipped, hami_dir, claim_files
         self._lock = threading.Lock()
-        self._state: tuple[Installed, dict[Path, _Print]] | None = None
+        self._state: tuple[Installed, dict[Path, files.Fingerprint]] | None = None
         self._said = Once[str]()
 
     @property
@@ -115,7 +111,7 @@ class HostFiles:
             StorageError: As `install`. The next call tries again.
         """
         state = self._state
-        if state and all(_print(path) == expected for path, expected in state[1].items()):
+        if state and all(files.fingerprint(path) == expected for path, expected in state[1].items()):
             return state[0]
         if state:
             log.warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
@@ -136,7 +132,8 @@ class HostFiles:
                 installed = self._write(library, hook)
                 paths = (installed.library, installed.preload)
                 prints = {
-                    path: _print(path) for path in (*paths, *([installed.renewal.hook] if installed.renewal else []))
+                    path: files.fingerprint(path)
+                    for path in (*paths, *([installed.renewal.hook] if installed.renewal else []))
                 }
             except OSError as error:
                 raise StorageError(
@@ -233,14 +230,6 @@ def _holds(path: Path, content: bytes, mode: int) -> bool:
         return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == mode and path.read_bytes() == content
     except FileNotFoundError:
         return False
-
-
-def _print(path: Path) -> _Print | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
 
 
 def _digest(content: bytes) -> str:

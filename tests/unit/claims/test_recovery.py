@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
@@ -162,6 +165,64 @@ async def test_run_repairs_when_woken_and_cleans_up_in_between(node: Node) -> No
         await until(lambda: not node.records.load(stale["metadata"]["uid"]))
     await asyncio.to_thread(node.claims.close)
     assert node.records.uids() == uids(kept)
+
+
+@contextlib.asynccontextmanager
+async def watching(recovery: Recovery) -> AsyncIterator[None]:
+    """Recovery that looks at the files all the time, for the time of the block."""
+    task = asyncio.create_task(recovery.watch(0.01))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def cut(path: Path) -> None:
+    """Half of it is lost."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def touch(path: Path) -> None:
+    """As long as before, and other content."""
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut, touch])
+async def test_a_harmed_spec_is_made_anew(node: Node, harm: Callable[[Path], None]) -> None:
+    """Not the name alone tells that a spec is there: one that somebody cut short is as bad as none."""
+    harmed, other = await prepared(node, "a", "b")
+    before, untouched = node.snapshot(), node.specs.path(other["metadata"]["uid"]).stat()
+    async with watching(node.recovery()):
+        harm(node.specs.path(harmed["metadata"]["uid"]))
+        await until(lambda: node.snapshot() == before)
+    assert node.specs.path(other["metadata"]["uid"]).stat() == untouched
+
+
+async def test_a_full_disk_is_tried_again_after_growing_waits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a wipe of a CDI folder that is full for a while all is right again soon after it has room; each wait is longer."""
+    one, two = await prepared(node, "a", "b")
+    before = node.snapshot()
+    recovery = node.recovery()
+    for obj in (one, two):
+        node.specs.path(obj["metadata"]["uid"]).unlink()
+    save, tries = node.specs.save, list[tuple[str, float]]()
+
+    def full(uid: str, spec: Spec) -> bool:
+        tries.append((uid, node.now))
+        if node.now < 12:
+            raise StorageError("the disk is full, free some space")
+        return save(uid, spec)
+
+    monkeypatch.setattr(node.specs, "save", full)
+    with capture_logs() as log:
+        async with watching(recovery):
+            for node.now in (0.0, 0.02, 0.05, 0.1, 5.0, 11.9, 80.0):
+                await until(lambda: len(tries) >= 2 and all(at == node.now for _, at in tries[-2:]))
+            await until(lambda: node.snapshot() == before)
+    assert len(tries) == 14, "each claim once at each time: the waits are over by then, and not before"
+    assert sum("can't be restored" in entry["event"] for entry in log) == 2, "said once for each claim"
 
 
 async def test_waking_puts_off_no_clean_up(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

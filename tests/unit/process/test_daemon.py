@@ -1,6 +1,7 @@
 """The whole daemon as a process."""
 
 import asyncio
+import os
 import signal
 
 import pytest
@@ -224,14 +225,19 @@ async def test_what_ends_the_daemon_is_one_line(process: Process, api: ApiServer
     assert str(process.plugin_dir) in process.log.read_text().splitlines()[-1]
 
 
-async def test_wiped_specs_come_back(process: Process, api: ApiServer) -> None:
-    """CDI specs that somebody wipes are back within seconds, or a container that is started again would not start."""
+async def test_harmed_files_are_mended(process: Process, api: ApiServer) -> None:
+    """What somebody wipes or cuts short is right again within seconds, without a prepare: containers may start at any time."""
     async with FakeKubelet(process.registry) as kubelet:
         plugin = await registered(process, api, kubelet)
         ref = allocated(api, "train", memory="4000Mi")
         await plugin.prepare([ref])
         (spec,) = process.cdi.iterdir()
-        before = spec.read_bytes()
+        (library,) = (process.root / "vgpu" / "lib").glob("libvgpu.so.*")
+        files = {path: path.read_bytes() for path in (spec, library)}
         spec.unlink()
-        await until(spec.exists)
-        assert spec.read_bytes() == before
+        library.unlink()
+        await until(lambda: all(path.exists() for path in files))
+        assert {path: path.read_bytes() for path in files} == files
+        for path in files:
+            os.truncate(path, 100)
+        await until(lambda: {path: path.read_bytes() for path in files} == files)
