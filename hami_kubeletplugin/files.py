@@ -122,10 +122,10 @@ def set_aside(path: Path) -> Path | None:
     Raises:
         StorageError: It is still there.
     """
-    aside = path.with_name(f"{path.name}.aside")
     try:
         if stat.S_ISREG(os.stat(path).st_mode):
             return None
+        aside = path.with_name(f"{path.name}.{os.lstat(path).st_ino}.aside")
         os.rename(path, aside)
     except FileNotFoundError:
         return None

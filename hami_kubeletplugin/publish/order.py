@@ -49,7 +49,7 @@ def _load(device: Device, used: Usage) -> Fraction:
         names.MEMORY: used.limit.memory_mib * names.MIB,
         names.CORES: used.limit.cores,
     }
-    return sum((held[name] / total[name] for name in total), Fraction(0))
+    return sum((held[name] / total[name] for name in total if total[name]), Fraction(0))
 
 
 class UsageWatch:

@@ -126,14 +126,12 @@ def convert(
                 f"{path}: asks for no GPU, so {', '.join(_amounts(place, container, rules, where).names())} is left out"
             )
             continue
-        waiting += beyond(wanted, chosen, fleet, rules, path)
-        whole = wanted.memory_percent == 100 and wanted.cores in {0, 100} and (wanted.exclusive or chosen.exclusive)
-        warnings += (*wanted.notes, *conflicts(container, path, whole=whole))
+        warnings += wanted.notes
         holders.append(Holder(place, container, replace(wanted, notes=())))
-    if chosen.same and all(holder.demand.gpus == 1 for holder in holders):
-        alike = ", ".join(chosen.same)
-        warnings.append(f"{where}metadata.annotations: {alike}: has no effect, no container asks for more than one GPU")
     sharings = shared(holders, where)
+    warnings += _without_effect(sharings, chosen, where)
+    for sharing in sharings:
+        waiting += beyond(sharing.demand, chosen, fleet, rules, field_path(sharing.owner.place, where))
     needs = Needs(sharings, chosen, rules, sizes, where)
     if holders:
         _refuse(spec, places, holders, where)
@@ -150,6 +148,18 @@ def convert(
         claims=uses,
         selection=chosen,
     )
+
+
+def _without_effect(sharings: Sequence[Sharing], chosen: Selection, where: str) -> Iterator[str]:
+    """Annotations, variables and volumes that do nothing beside the claims that these containers have, in words."""
+    if sharings and chosen.same and all(sharing.demand.gpus == 1 for sharing in sharings):
+        alike = ", ".join(chosen.same)
+        yield f"{where}metadata.annotations: {alike}: has no effect, no container asks for more than one GPU"
+    for sharing in sharings:
+        given = sharing.demand
+        whole = given.memory_percent == 100 and given.cores in {0, 100} and (given.exclusive or chosen.exclusive)
+        for user in sharing.users:
+            yield from conflicts(user.container, field_path(user.place, where), whole=whole)
 
 
 def names_ours(pod: Pod, rules: Conversion) -> bool:

@@ -17,6 +17,10 @@ ANNOTATION: Final = "kubernetes.io/limit-ranger"
 _LISTS: Final = {"container": "containers", "init container": "initContainers"}
 
 
+_LONGEST: Final = 256 * 1024
+"""What all annotations of a pod may have (apimachinery, TotalAnnotationSizeLimitB)."""
+
+
 class Defaults:
     """What was filled into the containers of a pod.
 
@@ -27,10 +31,10 @@ class Defaults:
     def __init__(self, pod: Mapping[str, Any]) -> None:
         said = fields.mapping(fields.mapping(pod.get("metadata")).get("annotations")).get(ANNOTATION)
         self._set: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for place, resources in _read(said if isinstance(said, str) else ""):
+        for place, resources in _read(said if isinstance(said, str) and len(said) <= _LONGEST else ""):
             self._set[place].update(resources)
         self._ours = {
-            claim.get("name")
+            str(claim.get("name"))
             for _, claim in fields.mappings(fields.at(pod, "spec", "resourceClaims"))
             if str(claim.get("resourceClaimTemplateName")).startswith(TEMPLATE_PREFIX)
         }
@@ -47,7 +51,7 @@ class Defaults:
         if filled is None or not filled.issuperset(amounts):
             return False
         claims = fields.mappings(fields.at(container, "resources", "claims"))
-        return any(claim.get("name") in self._ours for _, claim in claims)
+        return any(str(claim.get("name")) in self._ours for _, claim in claims)
 
 
 def _read(said: str) -> Iterator[tuple[tuple[str, str], list[str]]]:

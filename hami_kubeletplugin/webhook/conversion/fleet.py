@@ -106,16 +106,18 @@ def too_few(mib: int) -> str:
 
 
 def together(claims: Iterable[Demand], chosen: Selection, fleet: Fleet | None, where: str) -> Iterator[str]:
-    """Whole GPUs of all containers, more than a node has, in words; `where` as for `convert`."""
+    """Whole GPUs of all containers, and one beside them for each who shares, more than a node has, in words."""
     demands = list(claims)
     nodes = _admitted(chosen, fleet.nodes) if fleet else ()
     alone = sum(demand.gpus for demand in demands if demand.exclusive or chosen.exclusive)
-    most = max((sum(count for _, count in node) for node in nodes), default=alone)
+    beside = max((demand.gpus for demand in demands if not (demand.exclusive or chosen.exclusive)), default=0)
+    most = max((sum(count for _, count in node) for node in nodes), default=alone + beside)
     # Of one container `beyond` says it.
-    if alone > most >= max(demand.gpus for demand in demands):
+    if alone and alone + beside > most >= max(demand.gpus for demand in demands):
+        others = f" and {beside} to share" if beside else ""
         yield (
-            f"{where}spec: its containers ask for {alone} whole GPUs together, and no node has so many now, the most is {most}: "
-            "the pod waits until one has"
+            f"{where}spec: its containers ask for {alone} whole GPUs{others} together, and no node has so many now, the most is "
+            f"{most}: the pod waits until one has"
         )
 
 

@@ -15,7 +15,7 @@ _MOST: Final = 32
 
 def is_hamis(scheduler: object) -> bool:
     """Whether a schedulerName is HAMi's; its chart puts the release's name before it."""
-    return isinstance(scheduler, str) and "hami" in scheduler.lower()
+    return isinstance(scheduler, str) and "hami" in scheduler.lower().split("-")
 
 
 def leftovers(spec: Mapping[str, Any], rules: Conversion, where: str) -> Iterator[str]:

@@ -34,6 +34,8 @@ class Needs:
             first.setdefault(sharing.demand, sharing)
         check_needs(first, rules, where)
         self._made: dict[Demand, Template] = {}
+        self._elsewhere: dict[Demand, tuple[Template, ...]] = {}
+        self._bytes_left = rules.max_pod_template_bytes
         total = 0
         for demand, sharing in first.items():
             try:
@@ -51,10 +53,18 @@ class Needs:
     def alike(self, demand: Demand) -> Iterator[Template]:
         """That one, and as it is on other versions of Kubernetes: claims live through an upgrade, or back, or are of 0.1.0."""
         yield self._made[demand]
+        if demand not in self._elsewhere:
+            self._elsewhere[demand] = tuple(self._other_versions(demand))
+        yield from self._elsewhere[demand]
+
+    def _other_versions(self, demand: Demand) -> Iterator[Template]:
+        """Of as many bytes as a pod's templates may have; with more the pod was refused there."""
         for version in ("", "1.35"):
             rules = self._rules.model_copy(update={"kubernetes": version})
-            if rules.separate_requests != self._rules.separate_requests:
-                yield self._template(demand, rules)
+            if rules.separate_requests != self._rules.separate_requests and self._bytes_left > 0:
+                made = self._template(demand, rules)
+                self._bytes_left -= made.size
+                yield made
 
     def _template(self, demand: Demand, rules: Conversion) -> Template:
         return template(demand, self._chosen, rules, self._sizes() if demand.is_of_size else ())

@@ -61,11 +61,14 @@ def _made(pod: Pod, rules: Conversion, sizes: SizeLookup) -> tuple[Converted | N
 def _as_by_0_1_0(pod: Pod) -> Pod:
     """Without the variables that did not go into claims then."""
 
+    def counted(variable: Any) -> bool:
+        name, value = fields.at(variable, "name"), fields.at(variable, "value")
+        in_capitals = name == names.GPU_CORE_UTILIZATION_POLICY and value in ("FORCE", "DISABLE")
+        return name != names.LIBCUDA_LOG_LEVEL and not in_capitals
+
     def without(container: Any) -> Any:
         env = fields.at(container, "env")
-        if not isinstance(env, list):
-            return container
-        return {**container, "env": [one for one in env if fields.at(one, "name") != names.LIBCUDA_LOG_LEVEL]}
+        return {**container, "env": [*filter(counted, env)]} if isinstance(env, list) else container
 
     lists = {
         kind: [without(container) for container in fields.sequence(pod["spec"].get(kind))]

@@ -60,6 +60,6 @@ def _has(tolerations: object, resource: str) -> bool:
 def _tolerates(toleration: Mapping[str, Any], resource: str) -> bool:
     return (
         toleration.get("operator") == "Exists"
-        and toleration.get("key") in {None, "", resource}
-        and toleration.get("effect") in {None, "", _EFFECT}
+        and toleration.get("key") in (None, "", resource)
+        and toleration.get("effect") in (None, "", _EFFECT)
     )

@@ -216,7 +216,8 @@ class _Search:
             owner = _owner(value, owner)
             if kinds.has_no_pods(owner.group, owner.kind):
                 return
-            left = left or kinds.why_left(owner.group, owner.kind, self._leave)
+            named = bool(fields.at(value, "metadata", "namespace"))
+            left = left or kinds.why_left(owner.group, owner.kind, self._leave, in_namespace=named)
         if left is None and _is_pod(value, field):
             yield _Found(path, owner, value)
             return

@@ -13,6 +13,8 @@ from typing import Final
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.quoting import quoted
 
+_FOR_ALL: Final = "its pods are made in other namespaces, where there would be no template for their claims"
+
 LEFT: Final[Mapping[str, str]] = {
     "serving.knative.dev/*": "Knative takes no claims here",
     "ray.io/*": "KubeRay tells Ray from it how many GPUs a worker has, and the autoscaler goes by that",
@@ -23,7 +25,7 @@ LEFT: Final[Mapping[str, str]] = {
     "work.open-cluster-management.io/*": "it brings its objects to other clusters",
     "types.kubefed.io/*": "it brings its objects to other clusters",
     # Most of those that are there once for all namespaces are called so: Trainer's runtimes, KServe's, Argo's, Tekton's.
-    "*/Cluster*": "its pods are made in other namespaces, where there would be no template for their claims",
+    "*/Cluster*": _FOR_ALL,
 }
 """What is left as it is, templates of pods in it too, and why."""
 
@@ -62,15 +64,17 @@ _LIMIT_RANGE: Final[Mapping[str, str]] = {
 }
 
 
-def why_left(group: str, kind: str, more: Iterable[str] = ()) -> str | None:
+def why_left(group: str, kind: str, more: Iterable[str] = (), *, in_namespace: bool = False) -> str | None:
     """Why an object is left as it is; None if pod templates in it are converted.
 
     Args:
         group: Of its `apiVersion`, without the version.
         kind: As it says.
         more: Patterns beside `LEFT`.
+        in_namespace: Whether it names a namespace, so that it is not there for all of them.
     """
-    if (why := _of(LEFT, group, kind)) is not None:
+    why = _of(LEFT, group, kind)
+    if why is not None and not (in_namespace and why == _FOR_ALL):
         return why
     return "--leave says so" if _of(dict.fromkeys(more, ""), group, kind) is not None else None
 

@@ -28,6 +28,8 @@ Path = tuple[str | int, ...]
 """Steps from the root of a document to something in it: fields and indices."""
 
 _MARKER: Final = re.compile(r"(---|\.\.\.)(?=\s|$)")
+_SPACE: Final = re.compile(r"\s*")
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _NOTHING: Final = re.compile(r"((---|\.\.\.)(?=\s|$))?\s*(#.*)?$")
 """A line without content."""
 _MOST_VALUES: Final = 1_000_000
@@ -213,17 +215,32 @@ def unrendered(text: str) -> str:
 
 def _json_documents(text: str) -> list[Document]:
     """A stream of JSON objects, as kubectl takes it; empty if that is not what it is."""
-    decoder, at = json.JSONDecoder(), 0
-    documents: list[Document] = []
+    decoder, documents = json.JSONDecoder(), list[Document]()
+    start = _after_space(text, 0)
+    line = 1 + text.count("\n", 0, start)
     try:
-        while rest := text[at:].lstrip():
-            start = len(text) - len(rest)
-            value, at = decoder.raw_decode(text, start)
-            line = text.count("\n", 0, start) + 1
-            documents.append(Document(len(documents) + 1, line, text[start:at] + "\n", tree(value), value))
+        while start < len(text):
+            value, end = decoder.raw_decode(text, start)
+            if _HALF.search(text, start, end):
+                value = _with_whole_characters(value)
+            documents.append(Document(len(documents) + 1, line, text[start:end] + "\n", tree(value), value))
+            following = _after_space(text, end)
+            line += text.count("\n", start, following)
+            start = following
     except (ValueError, RecursionError):
         return []
     return documents
+
+
+def _with_whole_characters(value: Any) -> Any:
+    """JSON can write half of a character that has two parts; kubectl reads that as U+FFFD, and no file can hold it."""
+    text = json.dumps(value, ensure_ascii=False)
+    return json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 class _Values:

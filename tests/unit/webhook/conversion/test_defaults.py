@@ -92,12 +92,28 @@ def test_what_was_converted_offline_takes_no_second_claim() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["", "x" * 200_000, "; " * 100_000, f"LimitRanger plugin set: {'a, ' * 60_000}", "set: gpu limit for x", 5]
+    "said",
+    [
+        "",
+        "x" * 200_000,
+        "; " * 100_000,
+        f"LimitRanger plugin set: {'a, ' * 60_000}",
+        "set: gpu limit for x",
+        "x: " + "; " * 200_000,
+        5,
+    ],
 )
 def test_an_annotation_that_says_nothing(said: Any) -> None:
     """Anybody can write it: what is no word of a LimitRange's changes nothing, however long it is."""
     asked = pod(**{GPU: 1})
     asked["metadata"]["annotations"] = {ANNOTATION: said}
+    assert len(convert(asked, RULES, known).claims) == 1
+
+
+def test_claims_with_odd_names() -> None:
+    """What the API server would refuse ends no conversion."""
+    asked = pod(**{GPU: 1})
+    asked["spec"]["resourceClaims"] = [{"name": ["x"], "resourceClaimTemplateName": f"{TEMPLATE_PREFIX}{'0' * 20}"}]
     assert len(convert(asked, RULES, known).claims) == 1
 
 

@@ -9,8 +9,10 @@ from hypothesis import given
 from hami_kubeletplugin.api.errors import AdmissionError
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.fake.json_patch import patched
+from hami_kubeletplugin.webhook.conversion import needs
 from hami_kubeletplugin.webhook.conversion.convert import Converted, convert
-from hami_kubeletplugin.webhook.conversion.template import GpuSize
+from hami_kubeletplugin.webhook.conversion.demand import Demand
+from hami_kubeletplugin.webhook.conversion.template import GpuSize, Template, template
 from tests.unit.webhook.conversion.test_reapply import applied
 from tests.unit.webhook.pods import CORES, GPU, MEMORY, PERCENT, Json, container, pod, pods, unhurried
 
@@ -144,3 +146,18 @@ def test_two_that_name_one_claim() -> None:
     _, result = converted(one)
     assert [each["resources"] for each in result["spec"]["containers"]] == [{"claims": [{"name": "gpu-a"}]}] * 2
     assert len(result["spec"]["resourceClaims"]) == 1
+
+
+def test_what_other_versions_make_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim of ours beside many containers of one need costs a template more, however many they are, and none too large."""
+    made: list[Demand] = []
+
+    def counted(demand: Demand, *rest: Any) -> Template:
+        made.append(demand)
+        return template(demand, *rest)
+
+    monkeypatch.setattr(needs, "template", counted)
+    many = pod(*(container(f"c{number}", {GPU: 2, MEMORY: 4000}) for number in range(60)))
+    many["spec"]["resourceClaims"] = [{"name": "x", "resourceClaimTemplateName": f"hami-gpu-{'0' * 20}"}]
+    assert len(convert(many, Conversion(max_placements=0), lambda: ()).claims) == 60
+    assert len(made) == 2

@@ -158,6 +158,35 @@ def test_whole_gpus_of_all_containers() -> None:
     assert len(of({GPU: 5})) == 1
 
 
+def said(init: dict[str, Any], *mains: dict[str, Any]) -> list[str]:
+    """What is said of a pod with one init container, of 40 and 15 GiB GPUs on each node."""
+
+    class OneOfEach(Gpus):
+        nodes: frozenset[Node] = frozenset({((A100, 1), (T4, 1))})
+
+    one = pod(*(container(f"m{n}", each) for n, each in enumerate(mains)), initContainers=[container("i", init)])
+    return [*convert(one, Conversion(), lambda: (), fleet=OneOfEach()).warnings]
+
+
+def test_claims_that_an_init_container_has_raised() -> None:
+    """What counts is the claim as it becomes: more than there is of it is said, and what fits then is not."""
+    raised = said({GPU: 1, MEMORY: 30000}, {GPU: 2, MEMORY: 4000})
+    assert raised[0] == (
+        f"spec.containers[0]: {GPU}: no node has 2 GPUs that have as much now, the most is 1: the pod waits until one has"
+    )
+    assert said({GPU: 1, MEMORY: 100}, {GPU: 1, MEMORY: 8000}) == []
+
+
+def test_a_share_beside_whole_gpus() -> None:
+    """It needs a GPU of its own: two of them and a share are three."""
+    shared = {GPU: 1, MEMORY: 4000}
+    alone = said(shared, {GPU: 1}, {GPU: 1}, shared)
+    assert any(
+        "2 whole GPUs and 1 to share together, and no node has so many now, the most is 2" in one for one in alone
+    )
+    assert said(shared, {GPU: 1}, shared) == []
+
+
 def test_models_that_are_not_known() -> None:
     """Of sizes that people name, any may be of the wanted type."""
     fleet = Gpus()

@@ -83,13 +83,16 @@ def test_other_percentages_are_refused() -> None:
         reapplied(update, live, RULES, sizes)
 
 
-def test_pods_from_before_log_levels_went_into_claims() -> None:
-    """Their templates don't have it, and their manifests, applied again, change nothing all the same; nor do odd annotations."""
+def test_pods_from_before_these_variables_went_into_claims() -> None:
+    """Their templates don't have them, and their manifests, applied again, change nothing; nor do odd annotations."""
     manifest = pod(container("main", {"nvidia.com/gpumem": "4000"}), annotations={"nvidia.com/gpumem": "4000"})
     live = running({**manifest, "metadata": {"name": "p"}})
     live["metadata"]["annotations"] = dict(manifest["metadata"]["annotations"])
     for one in (manifest, live):
-        one["spec"]["containers"][0]["env"] = [{"name": "LIBCUDA_LOG_LEVEL", "value": "3"}]
+        one["spec"]["containers"][0]["env"] = [
+            {"name": "LIBCUDA_LOG_LEVEL", "value": "3"},
+            {"name": "GPU_CORE_UTILIZATION_POLICY", "value": "DISABLE"},
+        ]
     update = applied(manifest, live)
     assert patched(update, reapplied(update, live, RULES, sizes)) == live
 

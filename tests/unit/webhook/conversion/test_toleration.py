@@ -29,6 +29,7 @@ def tolerated(resource: str) -> dict[str, str]:
         ({MEMORY: 100}, [], []),
         ({MEMORY: 100}, [{"key": MEMORY, "operator": "Exists", "effect": "NoExecute"}], []),
         ({GPU: 0, MEMORY: 100}, [tolerated(MEMORY)], []),
+        ({MEMORY: 100}, [{"key": [MEMORY], "operator": "Exists", "effect": {}}], []),
         ({MEMORY: 100}, "no list", []),
     ],
 )

@@ -337,6 +337,13 @@ def test_kinds_whose_controllers_read_or_refuse_it(kind: str, spec: str, where: 
     assert note.endswith("the webhook converts its pods when they are created, and has to be in the cluster for that")
 
 
+def test_a_kind_that_is_called_cluster_and_has_a_namespace() -> None:
+    """Its pods are in that namespace, so they are converted."""
+    named = f"apiVersion: example.com/v1\nkind: ClusterJob\nmetadata: {{name: one%s}}\nspec: {{template: {WRAPPED}}}\n"
+    assert convert_files({"f": named % ", namespace: team"}, RULES, known).changes
+    assert not convert_files({"f": named % ""}, RULES, known).changes
+
+
 def test_more_kinds_can_be_left() -> None:
     """Patterns of GROUP/KIND; what is no pattern is refused."""
     kind, spec = "example.com/v1 Odd", f"{{template: {WRAPPED}}}"

@@ -211,6 +211,20 @@ def test_nothing_is_lost_between_documents(lines: list[str]) -> None:
         assert "".join(one.text for one in manifest.read(text, "f")) == text
 
 
+def test_half_a_character_in_json() -> None:
+    """Kubectl reads U+FFFD in its place; no file could hold it."""
+    [document] = manifest.read('{"a": "x\\ud800", "b": "\\ud83d\\ude00"}', "f")
+    assert document.value == {"a": "x\ufffd", "b": "\U0001f600"}
+    assert document.root is not None
+    assert "\ufffd" in manifest.write(document.root) or "uFFFD" in manifest.write(document.root)
+
+
+def test_lines_of_a_stream_of_json() -> None:
+    """Each document knows where it begins, whatever is between them."""
+    found = manifest.read('\n{"a": 1}\n\n  {"b":\n 2}{"c": 3}\n', "f")
+    assert [(document.number, document.line) for document in found] == [(1, 2), (2, 4), (3, 5)]
+
+
 def test_a_stream_of_json() -> None:
     """JSON objects one after the other, as `kubectl get -o json` or jq write them, with surrogates and tabs."""
     text = '{"a": "\\ud83d\\ude00",\n\t"b": 1}\n {"c": "08"}'
