@@ -90,6 +90,7 @@ def _terms(size: int) -> Json:
     return {"nodeSelectorTerms": repeated(lambda _: {"matchExpressions": [on] * _MANY}, size)}
 
 
+HALF: Final = {"nvidia.com/gpumem-percentage": "50"}
 PODS: Final[Mapping[str, Callable[[int], Json]]] = {
     "containers": lambda size: pod(*repeated(lambda number: container(f"c{number}"), size)),
     "containers without GPU": lambda size: pod(container(), *repeated(lambda _: {"name": "c"}, size)),
@@ -103,6 +104,14 @@ PODS: Final[Mapping[str, Callable[[int], Json]]] = {
     "names that are taken": lambda size: pod(
         *[container("a") for _ in range(128)],
         resourceClaims=[{"name": "gpu-a"}, *repeated(lambda number: {"name": f"gpu-a-{number + 2}"}, size)],
+    ),
+    "a claim of ours that none of many names": lambda size: pod(
+        *[container(f"c{number}", {"nvidia.com/gpu": "16", **HALF}) for number in range(128)],
+        annotations=listed(size),
+        resourceClaims=[{"name": "x", "resourceClaimTemplateName": f"hami-gpu-{'0' * 20}"}],
+    ),
+    "what a LimitRange is said to have set": lambda size: pod(
+        container(), annotations={"kubernetes.io/limit-ranger": "x: " + "; " * (size // 2)}
     ),
     "variables": lambda size: pod(container(env=repeated(lambda _: {"name": "A"}, size))),
     "variables with warnings": lambda size: pod(container(env=repeated(lambda _: {"name": "LD_PRELOAD"}, size))),

@@ -19,6 +19,8 @@ _LISTS: Final = {"container": "containers", "init container": "initContainers"}
 
 _LONGEST: Final = 256 * 1024
 """What all annotations of a pod may have (apimachinery, TotalAnnotationSizeLimitB)."""
+_PARTS: Final = 1024
+"""Limits and requests of all containers that a pod can have and a few more; who writes the annotation himself may have many."""
 
 
 class Defaults:
@@ -56,7 +58,7 @@ class Defaults:
 
 def _read(said: str) -> Iterator[tuple[tuple[str, str], list[str]]]:
     """Containers and what was put in: `LimitRanger plugin set: cpu, nvidia.com/gpu request for container main; …`."""
-    for part in said.partition(": ")[2].split("; "):
+    for part in said.partition(": ")[2].split("; ", _PARTS)[:_PARTS]:
         for verb in (" request for ", " limit for "):
             resources, found, where = part.partition(verb)
             kind, _, name = where.rpartition(" ")
