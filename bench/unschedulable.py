@@ -12,7 +12,7 @@ from bench.scheduling import Refusal, busy_nodes
 NODES: Final = 100
 ROUNDS: Final = 3
 SHARE: Final = {"nvidia.com/gpumem": "1000"}
-NOWHERE: Final = {"nvidia.com/gpumem": "1000000"}
+NOWHERE: Final = {"nvidia.com/gpumem": "999999"}
 """No GPU has so much memory."""
 KINDS: Final[Mapping[str, Sequence[Mapping[str, str]]]] = {
     "a GPU with too much memory": [NOWHERE],

@@ -46,7 +46,7 @@ def installed(cluster: Cluster, manifest: list[Json], port: int) -> Iterator[Web
     token = cluster.node_token("hami-system", "hami-webhook")
     kubeconfig = cluster.kubeconfig_for(token, folder / "kubeconfig")
     webhook = Webhook(folder, kubeconfig, port, mark=str(cluster.directory))
-    _serve(webhook, cluster)
+    serve(webhook, cluster)
     yield webhook
     if webhook.is_running:
         webhook.kill()
@@ -57,11 +57,12 @@ def installed(cluster: Cluster, manifest: list[Json], port: int) -> Iterator[Web
 def webhook(installed: Webhook, cluster: Cluster) -> Webhook:
     """The webhook, running and called by the API server."""
     if not installed.is_running:
-        _serve(installed, cluster)
+        serve(installed, cluster)
     return installed
 
 
-def _serve(webhook: Webhook, cluster: Cluster) -> None:
+def serve(webhook: Webhook, cluster: Cluster) -> None:
+    """Start it, and wait until the API server calls it."""
     webhook.start()
 
     def called() -> bool:

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.conftest import clean
 from tests.e2e.daemon import Daemon
+from tests.e2e.webhook.conftest import serve
 from tests.e2e.webhook.objects import gpu_pod, wanting
 from tests.e2e.webhook.process import Webhook
 from tests.waiting import wait_for
@@ -120,7 +121,14 @@ def test_controllers_are_not_told(cluster: Cluster, webhook: Webhook) -> None:
     assert len(told(cluster, mig)) == 1
 
 
-def test_pods_that_only_look_like_ours_do_not_need_the_webhook(cluster: Cluster, webhook: Webhook) -> None:
-    """While it is away a pod of NVIDIA's device plugin is created, unlike one that names our resources."""
+@pytest.fixture
+def away(webhook: Webhook, cluster: Cluster) -> Iterator[None]:
+    """No webhook."""
     webhook.kill()
+    yield
+    serve(webhook, cluster)
+
+
+def test_pods_that_only_look_like_ours_do_not_need_the_webhook(cluster: Cluster, away: None) -> None:
+    """While it is away a pod of NVIDIA's device plugin is created, unlike one that names our resources."""
     assert told(cluster, gpu_pod("p", naming("nvidia.com/mig-1g.5gb"))) == []
