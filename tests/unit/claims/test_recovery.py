@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,10 +13,12 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.claims.records import Records
-from hami_kubeletplugin.claims.recovery import Recovery
 from tests.unit.claims.node import Node, failing, prepared, uids
 from tests.unit.claims.objects import GPUS, inventory
 from tests.waiting import until
+
+LOOKS: Final = 0.01
+"""Seconds between looks at the files."""
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 300, b'{"version": 1}'])
@@ -138,9 +141,9 @@ async def test_an_unreadable_directory_is_said_and_lived_with(node: Node, monkey
 
 
 @contextlib.asynccontextmanager
-async def running(recovery: Recovery, interval: float) -> AsyncIterator[None]:
-    """Recovery that runs for the time of the block; file work that is under way ends with it."""
-    task = asyncio.create_task(recovery.run(interval))
+async def going(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Recovery at work for the time of the block; file work that is under way ends with it."""
+    task = asyncio.create_task(work)
     try:
         yield
     finally:
@@ -156,27 +159,15 @@ async def test_run_repairs_when_woken_and_cleans_up_in_between(node: Node) -> No
     node.specs.path(kept["metadata"]["uid"]).unlink()
     recovery = node.recovery()
     node.grace = 0
-    async with running(recovery, 3600):
+    async with going(recovery.run(3600)):
         recovery.wake()
         await until(lambda: node.spec(kept))
     assert node.snapshot() == before
     del node.api.claims["default", "b"]
-    async with running(node.recovery(), 0.01):
+    async with going(node.recovery().run(0.01)):
         await until(lambda: not node.records.load(stale["metadata"]["uid"]))
     await asyncio.to_thread(node.claims.close)
     assert node.records.uids() == uids(kept)
-
-
-@contextlib.asynccontextmanager
-async def watching(recovery: Recovery) -> AsyncIterator[None]:
-    """Recovery that looks at the files all the time, for the time of the block."""
-    task = asyncio.create_task(recovery.watch(0.01))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
 
 def cut(path: Path) -> None:
@@ -194,7 +185,7 @@ async def test_a_harmed_spec_is_made_anew(node: Node, harm: Callable[[Path], Non
     """Not the name alone tells that a spec is there: one that somebody cut short is as bad as none."""
     harmed, other = await prepared(node, "a", "b")
     before, untouched = node.snapshot(), node.specs.path(other["metadata"]["uid"]).stat()
-    async with watching(node.recovery()):
+    async with going(node.recovery().watch(LOOKS)):
         harm(node.specs.path(harmed["metadata"]["uid"]))
         await until(lambda: node.snapshot() == before)
     assert node.specs.path(other["metadata"]["uid"]).stat() == untouched
@@ -217,7 +208,7 @@ async def test_a_full_disk_is_tried_again_after_growing_waits(node: Node, monkey
 
     monkeypatch.setattr(node.specs, "save", full)
     with capture_logs() as log:
-        async with watching(recovery):
+        async with going(recovery.watch(LOOKS)):
             for node.now in (0.0, 0.02, 0.05, 0.1, 5.0, 11.9, 80.0):
                 await until(lambda: len(tries) >= 2 and all(at == node.now for _, at in tries[-2:]))
             await until(lambda: node.snapshot() == before)
@@ -241,7 +232,7 @@ async def test_waking_puts_off_no_clean_up(node: Node, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(recovery, "repair", always_woken)
     recovery.wake()
-    async with running(recovery, 0.05):
+    async with going(recovery.run(0.05)):
         await until(lambda: node.records.uids() == [])
     await asyncio.to_thread(node.claims.close)
     assert node.snapshot() == {}
