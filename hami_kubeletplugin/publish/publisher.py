@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final
 
-from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiNotFound
+from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.claims.usage import Usage
 from hami_kubeletplugin.gpu.model import Inventory
@@ -74,7 +74,7 @@ class Publisher:
         self.first_published = asyncio.Event()
         """Set once the API server has the first pool."""
         self.published_at: float | None = None
-        """UNIX time at which the slices were last found, or made, right."""
+        """UNIX time at which the slices were last known to be right: found so, made so, or not heard of for a while."""
         self._offered = asyncio.Event()
         self._found: list[Device] | None = None
         self._used: Mapping[str, Usage] = {}
@@ -83,7 +83,7 @@ class Publisher:
         """What the API server has from us."""
         self._observed, self._accepted = Observed(), Accepted()
         self._owner: str | None = None
-        self._dirty, self._urgent = asyncio.Event(), asyncio.Event()
+        self._dirty, self._urgent, self._written = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._repairs, self._last_repair = Backoff(*REPAIR_WAIT), float("-inf")
         self._refused = Once[str]()
         self._retry = Retry(
@@ -91,6 +91,12 @@ class Publisher:
             working="ResourceSlices can be published again",
             restarting="Listing ResourceSlices again",
             longest_retry_after=_LONGEST_RETRY_AFTER,
+            sleep=sleep,
+        )
+        self._unwatched = Retry(
+            failing="ResourceSlices may not be watched; they are published all the same, and listed now and then",
+            working="ResourceSlices are watched again",
+            restarting="Watching ResourceSlices again",
             sleep=sleep,
         )
 
@@ -133,6 +139,7 @@ class Publisher:
         self._accepted.forget()
         self._urgent.set()
         self._dirty.set()
+        self._written.clear()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(listed.resource_version, version))
             tasks.create_task(self._keep())
@@ -157,18 +164,28 @@ class Publisher:
             return self._client.watch_slices(self._driver, self._node, since)
 
         def take(event: Event) -> None:
+            self._unwatched.works()
             if self._observed.take(event):
                 if event.type == "DELETED":
                     # Garbage collection takes our slices when the Node object was replaced: look at its UID again.
                     self._owner = None
                 self._dirty.set()
+            elif not self._dirty.is_set():
+                self.published_at = time.time()  # nothing has changed until now
 
-        async def ended(_lasted: bool) -> None:
+        async def ended(lasted: bool) -> None:
+            if lasted:
+                self._unwatched.works()
             # It may mean that the server was replaced.
             if await self._client.server_version() != version:
                 raise ApiExpired("the API server has another version now: starting over")
 
-        await follow(watch, since, take, ended, sleep=self._sleep, clock=self._clock)
+        try:
+            await follow(watch, since, take, ended, sleep=self._sleep, clock=self._clock)
+        except ApiForbidden as error:
+            await self._written.wait()
+            await self._unwatched.after(error)
+            raise ApiExpired(f"listing again, as watching is refused: {error}") from error
 
     async def _keep(self) -> None:
         while True:
@@ -181,6 +198,7 @@ class Publisher:
             self._urgent.clear()
             self._dirty.clear()
             writes = await self._sync()
+            self._written.set()
             self._retry.works()
             if repair and writes:
                 self._last_repair = self._clock()

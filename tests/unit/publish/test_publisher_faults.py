@@ -110,6 +110,40 @@ async def test_forbidden_says_what_to_allow(server: ApiServer) -> None:
     assert "allow verb create on resourceslices.resource.k8s.io in the ClusterRole" in errors[0]
 
 
+async def test_watch_that_is_refused(server: ApiServer) -> None:
+    """Who may list and create but not watch publishes all the same, and mends by listing; it is said once, and tried again."""
+    server.fail(403, verb="watch", resource="resourceslices")
+    with capture_logs() as logs:
+        async with running(server) as world:
+            world.publisher.offer(TWO)
+            await until(world.publisher.first_published.is_set)
+            world.publisher.offer(Inventory((*TWO.gpus, gpu(2))))
+            await until(lambda: len(world.devices) == 3)
+            server.remove("resourceslices", world.slices[0]["metadata"]["name"])
+            await until(lambda: len(world.devices) == 3)
+            await until(lambda: len(world.time.slept) > 12)
+            server.mend()
+            before = server.requests["watch", "resourceslices"]
+            await until(lambda: server.requests["watch", "resourceslices"] > before)
+            await world.quiet()
+            server.put("nodes", {"metadata": {"name": "another"}})
+            server.store.bookmark()
+            await until(lambda: [each for each in logs if "watched again" in each["event"]])
+    refused = [entry for entry in logs if "may not be watched" in entry["event"]]
+    assert len(refused) == 1
+    assert "allow verb watch on resourceslices.resource.k8s.io" in refused[0]["error"]
+    assert max(world.time.slept) > 4 * ERROR_WAIT[0], "the waits grow"
+
+
+async def test_time_of_what_is_right(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a healthy node, where nothing changes for days, the time at which the slices were known right goes on."""
+    monkeypatch.setattr("time.time", lambda: 10.0**12)
+    await world.quiet()
+    world.server.put("nodes", {"metadata": {"name": "another"}})
+    world.server.store.bookmark()
+    await until(lambda: world.publisher.published_at == 10.0**12)
+
+
 async def test_watch_that_ends_goes_on(world: World) -> None:
     """A watch that the server ends is continued where it was: no list, no write, and changes are still seen."""
 
