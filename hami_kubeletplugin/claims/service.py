@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
-from hami_kubeletplugin.api.errors import ClaimError, HamiError
+from hami_kubeletplugin.api.errors import ClaimError, HamiError, HardwareError
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights
 from hami_kubeletplugin.api.names import cdi_kind
 from hami_kubeletplugin.claims.locks import ClaimLocks
@@ -20,7 +20,7 @@ from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader, PodGuess
-from hami_kubeletplugin.gpu.edits import DriverEditsSource
+from hami_kubeletplugin.gpu.edits import DriverEdits, DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
 
@@ -33,7 +33,9 @@ _UNPREPARING: Final = 256
 """Claims that are unprepared at the same time, in threads of their own: what waits for the API server doesn't hold them up. One
 whose own prepare does waits for that one; so many pods are hardly deleted while they start."""
 _PATIENCE: Final = 0.8
-"""Part of a call's time in which the API server is asked again if it is away."""
+"""Part of a call's time in which the API server is asked again if it is away, and the driver while it fails."""
+_PAUSE: Final = 0.5
+"""Seconds until the driver is asked again."""
 
 
 class Claims:
@@ -124,7 +126,8 @@ class Claims:
         with self._locks.hold(uid, deadline=deadline):
             prepared = self._files.load(uid)
             if prepared is not None:
-                self._put(replace(prepared, boot_id=self._boot_id), deadline)
+                # Not patiently: this one has time, and others wait for it.
+                self._put(replace(prepared, boot_id=self._boot_id), deadline, lambda ask, _: ask())
         return prepared is not None
 
     def close(self) -> None:
@@ -164,11 +167,11 @@ class Claims:
             claim,
             pods=pods,
             neighbours=neighbours,
-            gpus=self._inventory(deadline).by_device_name(),
+            gpus=self._patiently(lambda: self._inventory(deadline), deadline).by_device_name(),
             boot_id=self._boot_id,
             driver=self._driver,
         )
-        self._put(prepared, deadline)
+        self._put(prepared, deadline, self._patiently)
         return prepared, [other.ref for other in neighbours]
 
     def _unprepare(self, ref: ClaimRef, deadline: float) -> None:
@@ -177,14 +180,28 @@ class Claims:
         self._changed()
         log.info("claim unprepared")
 
-    def _put(self, prepared: Prepared, deadline: float) -> None:
+    def _put(
+        self, prepared: Prepared, deadline: float, patiently: Callable[[Callable[[], DriverEdits], float], DriverEdits]
+    ) -> None:
         gpus = self._inventory(deadline).by_uuid()
-        edits = self._edits.edits({share.uuid for share in prepared.shares}, deadline=deadline)
+        uuids = {share.uuid for share in prepared.shares}
+        edits = patiently(lambda: self._edits.edits(uuids, deadline=deadline), deadline)
         if time.monotonic() > deadline:
             # The kubelet has its answer; what it said there must stay true.
             raise ClaimError(f"{prepared.ref}: given up before anything was written")
         self._files.put(prepared, gpus, edits)
         self._changed()
+
+    def _patiently(self, ask: Callable[[], T], deadline: float) -> T:
+        """Ask again while the driver fails: at boot it may be some seconds late, and the kubelet comes back after 90 only."""
+        now = time.monotonic()
+        last = now + _PATIENCE * (deadline - now) - _PAUSE
+        while True:
+            try:
+                return ask()
+            except HardwareError:
+                if time.monotonic() > last or self._closing.wait(_PAUSE):
+                    raise
 
     def _each(
         self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], T], workers: ThreadPoolExecutor, deadline: float

@@ -1,12 +1,13 @@
 """The service: each claim of a call has its own answer, and the API server may come and go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
+from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable, HardwareError
+from hami_kubeletplugin.claims import service
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.fake.api_server import ApiServer
@@ -156,11 +157,40 @@ async def test_a_replaced_claim_is_refused(node: Node, one: Json) -> None:
 
 
 async def test_without_a_driver_the_reason_is_passed_on(node: Node, one: Json) -> None:
-    """The GPUs can't be seen: the answer is the hardware's own error, and a later try works."""
+    """The GPUs can't be seen all the time: the answer is the hardware's own error, and a later try works."""
+    node.timeout = 0.5
+    node.start()
     there, node.inventory = node.inventory, None
     assert refusal((await node.prepare(one))[0]) == "no NVIDIA driver on this node"
     node.inventory = there
     assert devices((await node.prepare(one))[0])
+
+
+@pytest.mark.parametrize("late", ["driver", "device node"])
+async def test_a_driver_that_is_late_is_waited_for(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """At boot it may come some seconds after us: the call waits for it, since the kubelet asks again after 90 seconds only."""
+    monkeypatch.setattr(service, "_PAUSE", 0.01)
+    edits, tries = node.edits.edits, 0
+
+    def not_yet(uuids: Collection[str], *, deadline: float) -> DriverEdits:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise HardwareError("/dev/nvidia0 is missing")
+        return edits(uuids, deadline=deadline)
+
+    if late == "device node":
+        monkeypatch.setattr(node.edits, "edits", not_yet)
+        assert devices((await node.prepare(one))[0])
+        assert tries == 4
+        return
+    there, node.inventory = node.inventory, None
+    asked = asyncio.create_task(node.prepare(one))
+    await until(lambda: node.api.gets)
+    node.inventory = there
+    assert devices((await asked)[0])
 
 
 async def test_a_uid_that_is_none_is_refused(node: Node) -> None:
