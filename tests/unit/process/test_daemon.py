@@ -154,7 +154,7 @@ async def test_driver_comes_and_goes(process: Process, api: ApiServer) -> None:
     node = process.root / "node.yaml"
     node.write_text("profile: a100x8\ndriver: missing\n")
     async with FakeKubelet(process.registry) as kubelet:
-        await process.start("--simulate", str(node), "--rescan-interval", "0.1")
+        await process.start("--simulate", str(node), "--rescan-interval", "0.1", "--prepare-timeout", "1")
         plugin = await kubelet.plugin(DRIVER)
         assert api.all("resourceslices") == []
         node.write_text("profile: a100x8\n")
