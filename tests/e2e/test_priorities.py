@@ -64,7 +64,7 @@ def test_cpu_is_taken_from_a_pod_with_a_gpu(daemon: Daemon, cluster: Cluster, hi
     cluster.running("low")
     cluster.apply(pod("high", container(resources=most), priorityClassName=high))
     cluster.running("high")
-    assert cluster.get("pod", "low") is None
+    wait_for("the other one to be gone", lambda: cluster.get("pod", "low") is None)
 
 
 def _most_of_the_cpu(cluster: Cluster) -> str:
