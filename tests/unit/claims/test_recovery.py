@@ -185,9 +185,12 @@ async def test_a_harmed_spec_is_made_anew(node: Node, harm: Callable[[Path], Non
     """Not the name alone tells that a spec is there: one that somebody cut short is as bad as none."""
     harmed, other = await prepared(node, "a", "b")
     before, untouched = node.snapshot(), node.specs.path(other["metadata"]["uid"]).stat()
+    path = node.specs.path(harmed["metadata"]["uid"])
+    content = path.read_bytes()
     async with going(node.recovery().watch(LOOKS)):
-        harm(node.specs.path(harmed["metadata"]["uid"]))
-        await until(lambda: node.snapshot() == before)
+        harm(path)
+        await until(lambda: path.exists() and path.read_bytes() == content)
+    assert node.snapshot() == before
     assert node.specs.path(other["metadata"]["uid"]).stat() == untouched
 
 
@@ -206,12 +209,18 @@ async def test_a_full_disk_is_tried_again_after_growing_waits(node: Node, monkey
             raise StorageError("the disk is full, free some space")
         return save(uid, spec)
 
+    def tried() -> bool:
+        """Both at this time, to the end: until their next times are set, too."""
+        waits = [failing.due for failing in recovery._failing.values()]
+        both = len(tries) >= 2 and all(at == node.now for _, at in tries[-2:])
+        return both and all(due > node.now for due in waits) and len(waits) == (2 if node.now < 12 else 0)
+
     monkeypatch.setattr(node.specs, "save", full)
     with capture_logs() as log:
         async with going(recovery.watch(LOOKS)):
             for node.now in (0.0, 0.02, 0.05, 0.1, 5.0, 11.9, 80.0):
-                await until(lambda: len(tries) >= 2 and all(at == node.now for _, at in tries[-2:]))
-            await until(lambda: node.snapshot() == before)
+                await until(tried)
+    assert node.snapshot() == before
     assert len(tries) == 14, "each claim once at each time: the waits are over by then, and not before"
     assert sum("can't be restored" in entry["event"] for entry in log) == 2, "said once for each claim"
 
