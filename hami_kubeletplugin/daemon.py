@@ -19,12 +19,11 @@ from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
-from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.usage import Usage, usage
+from hami_kubeletplugin.claims.usage import usage
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -106,7 +105,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             on_change=hardware_changed,
         )
         spread = settings.gpu_order == "spread"
-        in_use = UsageWatch(lambda: _usage(records), publisher.order_by) if spread else None
+        in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(
@@ -220,15 +219,9 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
         yield
 
 
-def _usage(records: Records) -> Mapping[str, Usage]:
-    """What claims hold of each GPU. Those whose record is damaged don't count until recovery has made it anew."""
-    return usage(claim for claim in records.all() if isinstance(claim, Prepared))
-
-
 def _devices(records: Records) -> Mapping[str, str]:
     """Which GPU (UUID) each device was when a claim was prepared for it."""
-    claims = (claim for claim in records.all() if isinstance(claim, Prepared))
-    return {share.device: share.uuid for claim in claims for share in claim.shares}
+    return {share.device: share.uuid for claim in records.usable() for share in claim.shares}
 
 
 def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:

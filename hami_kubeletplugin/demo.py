@@ -120,7 +120,7 @@ async def _story(say: Say, api: ApiServer, plugin: Plugin, settings: Settings) -
 
     say(_title(9, "What is prepared on this node (hami-kubeletplugin claims)"))
     records = Records(settings.plugin_dir / "claims")
-    say(show.claims_table(record for record in records.all() if not isinstance(record, Exception)))
+    say(show.claims_table(records.usable()))
 
     say(_title(10, "The pods are gone; the kubelet unprepares"))
     await plugin.unprepare([train, infer, typo])

@@ -145,6 +145,10 @@ class Records:
                 if prepared is not None:
                     yield prepared
 
+    def usable(self) -> Iterator[Prepared]:
+        """Every record but those that can't be used: claims that recovery has yet to make anew."""
+        return (record for record in self.all() if isinstance(record, Prepared))
+
     def claim(self, uid: str) -> ClaimRef | None:
         """The claim that a record was made for, for when it can't be used; None if there is none or it doesn't say.
 

@@ -162,7 +162,7 @@ class Recovery:
 
     def _known(self) -> dict[ClaimRef, Prepared | None]:
         """Every claim that has something on this node and whose name is known."""
-        known: dict[ClaimRef, Prepared | None] = {p.ref: p for p in self._records.all() if isinstance(p, Prepared)}
+        known: dict[ClaimRef, Prepared | None] = {p.ref: p for p in self._records.usable()}
         lost = {*self._specs.uids(), *self._records.uids()} - {ref.uid for ref in known}
         return known | {ref: None for ref in map(self._lost, lost) if ref}
 

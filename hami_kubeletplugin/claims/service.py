@@ -126,8 +126,7 @@ class Claims:
         with self._locks.hold(uid, deadline=deadline):
             prepared = self._files.load(uid)
             if prepared is not None:
-                # Not patiently: this one has time, and others wait for it.
-                self._put(replace(prepared, boot_id=self._boot_id), deadline, lambda ask, _: ask())
+                self._put(replace(prepared, boot_id=self._boot_id), deadline, patient=False)
         return prepared is not None
 
     def close(self) -> None:
@@ -171,7 +170,7 @@ class Claims:
             boot_id=self._boot_id,
             driver=self._driver,
         )
-        self._put(prepared, deadline, self._patiently)
+        self._put(prepared, deadline, patient=True)
         return prepared, [other.ref for other in neighbours]
 
     def _unprepare(self, ref: ClaimRef, deadline: float) -> None:
@@ -180,12 +179,15 @@ class Claims:
         self._changed()
         log.info("claim unprepared")
 
-    def _put(
-        self, prepared: Prepared, deadline: float, patiently: Callable[[Callable[[], DriverEdits], float], DriverEdits]
-    ) -> None:
+    def _put(self, prepared: Prepared, deadline: float, *, patient: bool) -> None:
+        """Have the claim's files; one that is restored has time, and others wait for it, so it is not to be patient."""
         gpus = self._inventory(deadline).by_uuid()
         uuids = {share.uuid for share in prepared.shares}
-        edits = patiently(lambda: self._edits.edits(uuids, deadline=deadline), deadline)
+
+        def ask() -> DriverEdits:
+            return self._edits.edits(uuids, deadline=deadline)
+
+        edits = self._patiently(ask, deadline) if patient else ask()
         if time.monotonic() > deadline:
             # The kubelet has its answer; what it said there must stay true.
             raise ClaimError(f"{prepared.ref}: given up before anything was written")
