@@ -7,6 +7,7 @@ The package is a house whose floors import downward only (checked by import-lint
     show           tables of devices and claims for people
     fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     inforce        whether limits are in force in running containers
+    health         how GPUs are: watched, and told to people
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
     webhook        pod -> claim templates + patch; the admission server; the entry point of hami-webhook
