@@ -11,4 +11,4 @@ async def test_gpus_that_nvml_finds_are_published(process: Process, api: ApiServ
     await process.start(on=node)
     await until(lambda: api.all("resourceslices"))
     (published,) = api.all("resourceslices")
-    assert [device["name"] for device in published["spec"]["devices"]] == ["gpu-0", "gpu-1"]
+    assert [device["name"] for device in published["spec"]["devices"]] == ["hami-gpu-0", "hami-gpu-1"]
