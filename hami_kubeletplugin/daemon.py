@@ -3,6 +3,7 @@
 hardware ──inventory──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
+driver ──events, polls──> health ──conditions──> board
 records ──what is in use──> publisher, with --gpu-order=spread
 processes of containers ──> in force ──events──> API server
 """
@@ -24,12 +25,14 @@ from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
+from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
@@ -93,16 +96,23 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
+        conditions = Conditions()
         publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
+            health.known(inventory)
             recovery.wake()
 
+        sessions = sessions_for(settings)
         hardware = HardwareWatch(
-            source_for(settings, lambda: _devices(records)),
+            source_for(settings, lambda: _devices(records), sessions=sessions),
             interval=settings.rescan_interval,
             on_change=hardware_changed,
+            in_use=lambda: _devices(records).values(),
+        )
+        health = GpuHealth(
+            settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
         )
         spread = settings.gpu_order == "spread"
         in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
@@ -153,6 +163,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             async with metrics, asyncio.TaskGroup() as tasks:
                 tasks.create_task(_until_stop(edits.close), name="edits")
                 tasks.create_task(hardware.run(), name="hardware")
+                tasks.create_task(health.run(), name="health")
                 tasks.create_task(publisher.run(), name="publisher")
                 if in_use:
                     tasks.create_task(in_use.run(), name="order")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hami_kubeletplugin.gpu.discover import NvmlSource
+from hami_kubeletplugin.gpu.sessions import Sessions
 from tests import REPOSITORY
 from tests.waiting import until
 
@@ -80,9 +81,13 @@ class FakeNode:
         links.mkdir(parents=True, exist_ok=True)
         (links / bus_id).symlink_to(f"../../../{place}")
 
+    def sessions(self, time_limit: float = 20.0) -> Sessions:
+        """NVML for the parts of this process."""
+        return Sessions(self.library, time_limit=time_limit)
+
     def source(self, time_limit: float = 20.0) -> NvmlSource:
         """What the daemon would use on this node."""
-        return NvmlSource(self.library, self.sysfs, time_limit)
+        return NvmlSource(self.sessions(time_limit), self.sysfs)
 
     def library_is_loaded(self) -> bool:
         """Whether this process has the fake library mapped."""
