@@ -114,8 +114,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         health = GpuHealth(
             settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
         )
-        spread = settings.gpu_order == "spread"
-        in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
+        in_use = (
+            UsageWatch(lambda: usage(records.usable()), publisher.order_by) if settings.gpu_order == "spread" else None
+        )
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(

@@ -85,7 +85,7 @@ static void read_line(Node *node, const char *line)
                      || sscanf(line, "bus %95s", gpu->bus) == 1 || sscanf(line, "minor %u", &gpu->minor) == 1
                      || sscanf(line, "brand %u", &gpu->brand) == 1 || sscanf(line, "arch %u", &gpu->arch) == 1
                      || sscanf(line, "cc %d %d", &gpu->cc_major, &gpu->cc_minor) == 2
-                     || sscanf(line, "mig %d", &gpu->mig) == 1 || sscanf(line, "events %llx", &gpu->events) == 1
+                     || sscanf(line, "energy %llu", &gpu->energy) == 1 || sscanf(line, "mig %d", &gpu->mig) == 1 || sscanf(line, "events %llx", &gpu->events) == 1
                      || sscanf(line, "memory %llu", &gpu->memory) == 1))) {
         fprintf(stderr, "fake_nvml: can't read this line: %s\n", line);
         abort();

@@ -38,7 +38,7 @@ typedef struct {
     char uuid[TEXT], name[TEXT], bus[TEXT];
     unsigned minor, brand, arch;
     int cc_major, cc_minor, mig;
-    unsigned long long memory, events;
+    unsigned long long memory, events, energy;
     char links[MAX_LINKS][TEXT];
     unsigned link_count;
     Field fields[MAX_FIELDS];
