@@ -299,11 +299,9 @@ int nvmlDeviceGetSupportedEventTypes(Gpu *gpu, unsigned long long *types)
 
 int nvmlEventSetCreate(EventSet **set)
 {
-    Event event;
     BEGIN(NULL);
     *set = calloc(1, sizeof **set);
-    while (next_event((*set)->seen, &event))
-        (*set)->seen = event.number;
+    (*set)->seen = last_event();
     return SUCCESS;
 }
 

@@ -181,16 +181,32 @@ int go_on(const char *call, const Gpu *gpu)
     return code;
 }
 
+static int read_event(const char *line, Event *event)
+{
+    return strchr(line, '\n')
+        && sscanf(line, "%lu %95s %llx %llu", &event->number, event->uuid, &event->type, &event->data) == 4;
+}
+
 int next_event(unsigned long after, Event *event)
 {
     char line[1024];
     int found = 0;
     FILE *file = fopen(beside_node(".events"), "r");
     while (file && !found && fgets(line, sizeof line, file))
-        found = strchr(line, '\n')
-                && sscanf(line, "%lu %95s %llx %llu", &event->number, event->uuid, &event->type, &event->data) == 4
-                && event->number > after;
+        found = read_event(line, event) && event->number > after;
     if (file)
         fclose(file);
     return found;
+}
+
+unsigned long last_event(void)
+{
+    char line[1024];
+    Event event = {0};
+    FILE *file = fopen(beside_node(".events"), "r");
+    while (file && fgets(line, sizeof line, file))
+        read_event(line, &event);
+    if (file)
+        fclose(file);
+    return event.number;
 }

@@ -82,4 +82,7 @@ int go_on(const char *call, const Gpu *gpu);
 
 /* The first event with a higher number than `after`; 0 if there is none. */
 int next_event(unsigned long after, Event *event);
+
+/* The highest number so far. */
+unsigned long last_event(void);
 #endif
