@@ -24,6 +24,7 @@ from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -93,7 +94,15 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
-        publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
+        conditions = Conditions()
+        publisher = Publisher(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            sharing=settings,
+            conditions=conditions,
+            effects=settings.effects,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
@@ -140,7 +149,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             hami_dir=settings.hami_dir,
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
-        server = KubeletServer(settings, claims, publisher.published, lock)
+        server = KubeletServer(settings, claims, publisher.health, lock)
         await asyncio.to_thread(_open, records, specs, host)
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
