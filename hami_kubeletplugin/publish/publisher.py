@@ -125,9 +125,14 @@ class Publisher:
         self._tell()
 
     def know(self, prepared: Mapping[str, str]) -> None:
-        """Have the kubelet told of these devices too while they are not well, as pods use them. By UUID."""
-        self._known = {**prepared, **self._known}
+        """Have the kubelet told of these devices too while they are not well, as pods use them: UUIDs by name."""
+        self._known = {**{uuid: name for name, uuid in prepared.items()}, **self._known}
         self._tell()
+
+    @property
+    def devices(self) -> Mapping[str, str]:
+        """Names of all devices that are known, by UUID."""
+        return self._known
 
     def _tell(self) -> None:
         self._known = {**self._known, **self._published}

@@ -91,7 +91,7 @@ async def test_the_kubelet_is_told_with_the_api_server_away(server: ApiServer) -
     async with running(server, conditions=conditions) as alone:
         alone.time.hold()
         alone.publisher.offer(TWO)
-        alone.publisher.know({FIRST: "hami-gpu-0"})
+        alone.publisher.know({"hami-gpu-0": FIRST})
         assert alone.told == {}
         report(alone, conditions, first=[WAITS], second=[WAITS])
         assert [each for each in alone.publisher.health.get() if each.message != "reset it"] == []
