@@ -103,7 +103,9 @@ def test_bindings_bind_what_is_there(kind: str) -> None:
 def test_manifest_and_program_name_the_same_events() -> None:
     """The daemon's policy lets it write each Event that it writes, and no other."""
     (policy,) = (
-        item for item in objects("daemonset.yaml") if item["metadata"]["name"] == "hami-kubeletplugin-own-events"
+        item
+        for item in objects("daemonset.yaml")
+        if (item["kind"], item["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "hami-kubeletplugin-own-events")
     )
     ours = {names.LIMIT_NOT_IN_FORCE, names.GPU_CONDITION, names.GPU_CONDITION_ENDED}
     assert set(re.findall(r'"(Gpu\w+)"', str(policy["spec"]["validations"]))) == ours
