@@ -3,6 +3,7 @@
 hardware ──inventory──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
+driver ──events, polls──> health ──conditions──> board
 records ──what is in use──> publisher, with --gpu-order=spread
 processes of containers ──> in force ──events──> API server
 """
@@ -26,7 +27,7 @@ from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.usage import usage
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
+from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
@@ -34,6 +35,7 @@ from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.health.events import ConditionEvents
 from hami_kubeletplugin.health.heard import Heard
 from hami_kubeletplugin.health.kept import Keeper
+from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
@@ -109,12 +111,18 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
+            health.known(inventory)
             recovery.wake()
 
+        sessions = sessions_for(settings)
         hardware = HardwareWatch(
-            source_for(settings, lambda: _devices(records)),
+            source_for(settings, lambda: _devices(records), sessions=sessions),
             interval=settings.rescan_interval,
             on_change=hardware_changed,
+            in_use=lambda: _devices(records).values(),
+        )
+        health = GpuHealth(
+            settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
         )
         spread = settings.gpu_order == "spread"
         in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
@@ -177,17 +185,21 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         try:
             metrics = _metrics(settings.metrics_address, host, publisher, in_force, conditions)
             async with metrics, asyncio.TaskGroup() as tasks:
-                tasks.create_task(_until_stop(edits.close), name="edits")
-                tasks.create_task(hardware.run(), name="hardware")
-                tasks.create_task(publisher.run(), name="publisher")
-                tasks.create_task(heard.run(), name="conditions")
-                if in_use:
-                    tasks.create_task(in_use.run(), name="order")
-                tasks.create_task(server.run(), name="kubelet")
-                tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
-                tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
-                tasks.create_task(_keep(host), name="HAMi-core")
-                tasks.create_task(in_force.run(settings.container_interval), name="in force")
+                work = {
+                    "edits": _until_stop(edits.close),
+                    "hardware": hardware.run(),
+                    "health": health.run(),
+                    "publisher": publisher.run(),
+                    "conditions": heard.run(),
+                    **({"order": in_use.run()} if in_use else {}),
+                    "kubelet": server.run(),
+                    "recovery": recovery.run(settings.stale_interval),
+                    "specs": recovery.watch(FILES_WATCH),
+                    "HAMi-core": _keep(host),
+                    "in force": in_force.run(settings.container_interval),
+                }
+                for name, each in work.items():
+                    tasks.create_task(each, name=name)
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None

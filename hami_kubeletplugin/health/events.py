@@ -68,7 +68,7 @@ class ConditionEvents:
         )
 
     async def look(self, found: Found) -> None:
-        """Log what has begun and ended since the last look, and have Events of it."""
+        """Have Events of what has begun and ended since the last look."""
         now = {(uuid, each.what): each for uuid, conditions in found.items() for each in conditions}
         begun = {
             key: each for key, each in now.items() if key not in self._there or each.value != self._there[key].value
@@ -119,14 +119,7 @@ class ConditionEvents:
         subject = "all GPUs of this node" if uuid == EVERY else f"GPU {device} ({uuid})" if device else f"GPU {uuid}"
         kind = f"{what}={condition.value}" if condition.value else str(what)
         serious = begins and what not in INFORMATION
-        if begins:
-            text = f"{subject}: {kind}: {condition.message}"
-            (log.warning if serious else log.info)(
-                "a GPU has a condition", gpu=uuid, device=device, condition=kind, reason=condition.message
-            )
-        else:
-            text = f"{subject}: {kind} is over"
-            log.info("a GPU's condition is over", gpu=uuid, device=device, condition=kind)
+        text = f"{subject}: {kind}: {condition.message}" if begins else f"{subject}: {kind} is over"
         # The API server looks for Events of a Node by its name in this place, as the kubelet's own.
         node = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
         # Of mere information one of a kind is enough, however many values it has had.

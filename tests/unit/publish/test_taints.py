@@ -13,7 +13,6 @@ from hami_kubeletplugin.api.taint_settings import DEFAULT_EFFECTS
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.api_slices import add_times, check_slice
 from hami_kubeletplugin.gpu.conditions import EVERY, Condition, Conditions, What
-from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.publish.devices import Device, devices
 from hami_kubeletplugin.publish.slices import Pool, reconcile, split
 from hami_kubeletplugin.publish.taints import allocatable, tainted
@@ -96,22 +95,6 @@ async def test_the_kubelet_is_told_with_the_api_server_away(server: ApiServer) -
         report(alone, conditions, first=[WAITS], second=[WAITS])
         assert [each for each in alone.publisher.health.get() if each.message != "reset it"] == []
         assert alone.told == {"hami-gpu-0": "Unhealthy"}
-
-
-async def test_a_lost_gpu_stays_tainted(server: ApiServer) -> None:
-    """One that isn't found any more stays in the slice while it is said to be lost, for who tolerates it or is evicted by it."""
-    conditions = Conditions()
-    async with running(server, conditions=conditions) as world:
-        world.publisher.offer(TWO)
-        await until(world.publisher.first_published.is_set)
-        report(world, conditions, first=[Condition(What.LOST, "it is lost")])
-        world.publisher.offer(Inventory(TWO.gpus[1:]))
-        await until(lambda: taints(world).get("hami-gpu-0") == [("gpu.hami.io/lost", "", "NoSchedule")])
-        await world.quiet()
-        assert taints(world).keys() == {"hami-gpu-0", "hami-gpu-1"}
-        report(world, conditions)
-        await until(lambda: world.devices == ["hami-gpu-1"])
-        assert world.told == {"hami-gpu-1": "Healthy"}
 
 
 async def test_before_taints_a_gpu_leaves(server: ApiServer) -> None:
