@@ -32,6 +32,9 @@ from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.health.events import ConditionEvents
+from hami_kubeletplugin.health.heard import Heard
+from hami_kubeletplugin.health.kept import Keeper
 from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
@@ -40,7 +43,7 @@ from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
-from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock, own_name
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.order import UsageWatch
@@ -97,7 +100,14 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
         conditions = Conditions()
-        publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
+        publisher = Publisher(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            sharing=settings,
+            conditions=conditions,
+            effects=settings.effects,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
@@ -151,8 +161,22 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             hami_dir=settings.hami_dir,
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
-        server = KubeletServer(settings, claims, publisher.published, lock)
+        heard = Heard(
+            conditions=conditions,
+            events=ConditionEvents(
+                api,
+                driver=settings.driver_name,
+                node=settings.node_name,
+                claims=records.usable,
+                devices=lambda: publisher.devices,
+            ),
+            keeper=Keeper(settings.plugin_dir, own_name(), boot_id, conditions),
+            devices=lambda: publisher.devices,
+            tell=publisher.conditions_changed,
+        )
+        server = KubeletServer(settings, claims, publisher.health, lock)
         await asyncio.to_thread(_open, records, specs, host)
+        publisher.know(await asyncio.to_thread(_in_use, records))
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
@@ -160,19 +184,23 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force)
+            metrics = _metrics(settings.metrics_address, host, publisher, in_force, conditions)
             async with metrics, asyncio.TaskGroup() as tasks:
-                tasks.create_task(_until_stop(edits.close), name="edits")
-                tasks.create_task(hardware.run(), name="hardware")
-                tasks.create_task(health.run(), name="health")
-                tasks.create_task(publisher.run(), name="publisher")
-                if in_use:
-                    tasks.create_task(in_use.run(), name="order")
-                tasks.create_task(server.run(), name="kubelet")
-                tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
-                tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
-                tasks.create_task(_keep(host), name="HAMi-core")
-                tasks.create_task(in_force.run(settings.container_interval), name="in force")
+                work = {
+                    "edits": _until_stop(edits.close),
+                    "hardware": hardware.run(),
+                    "health": health.run(),
+                    "publisher": publisher.run(),
+                    "conditions": heard.run(),
+                    **({"order": in_use.run()} if in_use else {}),
+                    "kubelet": server.run(),
+                    "recovery": recovery.run(settings.stale_interval),
+                    "specs": recovery.watch(FILES_WATCH),
+                    "HAMi-core": _keep(host),
+                    "in force": in_force.run(settings.container_interval),
+                }
+                for name, each in work.items():
+                    tasks.create_task(each, name=name)
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
@@ -204,12 +232,15 @@ async def _until_stop(close: Callable[[], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force: InForce) -> AsyncIterator[None]:
+async def _metrics(
+    address: str, host: HostFiles, publisher: Publisher, in_force: InForce, conditions: Conditions
+) -> AsyncIterator[None]:
     """Serve metrics while the context is open, if they are wanted."""
     if not address:
         yield
         return
-    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.health.facts import gpu_facts  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415
 
     def facts() -> metrics.Facts:
         installed = host.installed
@@ -224,6 +255,7 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
             in_force.not_known,
             in_force.open_to_all,
             publisher.published_at,
+            gpu_facts(publisher.devices, conditions),
         )
 
     async with metrics.served(address, facts) as port:
@@ -234,6 +266,13 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
 def _devices(records: Records) -> Mapping[str, str]:
     """Which GPU (UUID) each device was when a claim was prepared for it."""
     return {share.device: share.uuid for claim in records.usable() for share in claim.shares}
+
+
+def _in_use(records: Records) -> Mapping[str, str]:
+    try:
+        return _devices(records)
+    except StorageError:  # recovery says so
+        return {}
 
 
 def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:

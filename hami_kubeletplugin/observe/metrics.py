@@ -5,7 +5,7 @@ Imported only where `--metrics-address` is given: prometheus_client and aiohttp'
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -28,6 +28,27 @@ Prometheus away: see `port.room`."""
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """How one GPU is.
+
+    Attributes:
+        device: Its device's name, empty if unknown.
+        uuid: Its UUID.
+        health: One of `STATES`.
+        conditions: Kind, value and count of each; at most one of each kind.
+    """
+
+    device: str
+    uuid: str
+    health: str
+    conditions: tuple[tuple[str, str, int], ...]
+
+
+STATES: Final = ("Healthy", "Unknown", "Unhealthy")
+"""What the kubelet is told of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is shown.
 
@@ -38,6 +59,7 @@ class Facts:
         not_known: Claims of which that can't be told, since their containers have too many mounts or mappings; None as before.
         open_to_all: Whether the NVIDIA runtime gives containers GPUs without a claim; None if that can't be told.
         published_at: UNIX time at which the ResourceSlices were last found, or made, right; None: never yet.
+        gpus: How each GPU is.
     """
 
     core: tuple[str, str, str] | None
@@ -46,6 +68,7 @@ class Facts:
     not_known: int | None
     open_to_all: bool | None
     published_at: float | None
+    gpus: tuple[Gpu, ...] = ()
 
 
 class _Node(Collector):
@@ -90,6 +113,27 @@ class _Node(Collector):
             "UNIX time at which the ResourceSlices were last found, or made, right; 0: never since the start.",
             facts.published_at or 0.0,
         )
+        yield from _of_gpus(facts.gpus)
+
+
+def _of_gpus(gpus: Iterable[Gpu]) -> Iterator[GaugeMetricFamily]:
+    health = GaugeMetricFamily(
+        "hami_gpu_health",
+        "1 for the state that the kubelet is told of the GPU's device, 0 for the others.",
+        labels=["device", "device_uuid", "state"],
+    )
+    condition = GaugeMetricFamily(
+        "hami_gpu_condition",
+        "What is to be said of the GPU, as often as it came up since it began; absent when it has ended.",
+        labels=["device", "device_uuid", "what", "value"],
+    )
+    for gpu in gpus:
+        for state in STATES:
+            health.add_metric([gpu.device, gpu.uuid, state], float(state == gpu.health))
+        for what, value, count in gpu.conditions:
+            condition.add_metric([gpu.device, gpu.uuid, what, value], count)
+    yield health
+    yield condition
 
 
 @contextlib.asynccontextmanager

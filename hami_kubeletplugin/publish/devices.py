@@ -39,6 +39,11 @@ def device(gpu: Gpu, sharing: Sharing, nvlink_group: str | None = None) -> Devic
     }
 
 
+def uuid(device: Device) -> str:
+    """The UUID of a device's GPU."""
+    return str(device["attributes"][names.UUID]["string"])
+
+
 def nvlink_groups(gpus: Sequence[Gpu]) -> dict[str, str]:
     """PCI bus id -> the group's name, for GPUs that NVLink joins, directly or through others of these GPUs.
 

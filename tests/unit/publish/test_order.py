@@ -89,13 +89,13 @@ def test_gpus_that_are_gone_are_no_trouble() -> None:
 
 async def test_a_change_of_order_is_one_write(world: World) -> None:
     """The slice is written anew in its generation, at once; devices are what they were, and the kubelet hears of nothing new."""
-    before, told = world.slices[0]["spec"], world.publisher.published.get()
+    before, told = world.slices[0]["spec"], world.told
     world.publisher.order_by(used(1, 0))
     await until(lambda: world.devices == ["hami-gpu-1", "hami-gpu-0"])
     await world.quiet()
     assert world.server.writes == 2
     assert world.slices[0]["spec"] == before | {"devices": before["devices"][::-1]}
-    assert world.publisher.published.get() == told
+    assert world.told == told
 
 
 async def test_the_same_order_is_no_write(world: World) -> None:
