@@ -154,6 +154,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             node=settings.node_name,
             grace=settings.stale_grace,
             clock=time.monotonic,
+            stamp=edits.stamp,
         )
         in_force = InForce(
             records=records,

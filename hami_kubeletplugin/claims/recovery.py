@@ -12,6 +12,7 @@ from hami_kubeletplugin.api.errors import (
     ApiNotFound,
     ApiUnavailable,
     HamiError,
+    HardwareError,
     RecordDamaged,
     StorageError,
 )
@@ -58,6 +59,7 @@ class Recovery:
         grace: Seconds that a claim must have been found stale for before it is unprepared: its containers may still be
             stopping, and the kubelet normally unprepares it itself.
         clock: Seconds, monotonic.
+        stamp: What the driver's part of CDI specs follows from, see `DriverEditsSource`.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Recovery:
         node: str,
         grace: float,
         clock: Callable[[], float],
+        stamp: Callable[[], object] = lambda: None,
     ) -> None:
         self._claims, self._api, self._records, self._specs = claims, api, records, specs
         self._driver, self._node, self._grace, self._clock = driver, node, grace, clock
@@ -79,6 +82,8 @@ class Recovery:
         self._reported = Once[str]()
         self._failing: dict[str, _Failing] = {}
         self._woken = asyncio.Event()
+        self._stamp = stamp
+        self._last_stamp: object = None
 
     def wake(self) -> None:
         """Look at all claims now: the hardware has changed."""
@@ -99,12 +104,15 @@ class Recovery:
             await self.repair()
 
     async def watch(self, interval: float) -> None:
-        """Mend specs that are gone, or changed by others: a container that is started again would not find its devices.
+        """Mend specs that are gone, changed by others, or of a former driver: containers that start again need what they say.
 
-        A claim for which that fails is tried again after waits that grow.
+        A claim for which that fails is tried again after waits that grow, and at once when the driver changes again. Until one
+        can be made the former spec stays.
         """
         while True:
             await asyncio.sleep(interval)
+            if await asyncio.to_thread(self._driver_changed):
+                self.wake()
             for uid in await asyncio.to_thread(self._due):
                 await self._mend(uid, first_wait=interval)
 
@@ -137,16 +145,26 @@ class Recovery:
                 await asyncio.to_thread(self._claims.unprepare, [ref])
 
     def _due(self) -> list[str]:
-        """Claims whose spec isn't as it was made, unless it failed a short while ago."""
+        """Claims that could not be mended a while ago, or whose spec isn't as it was made."""
         now = self._clock()
+        failing = dict(self._failing)
         try:
             return [
                 uid
                 for uid in self._records.uids()
-                if not self._specs.is_intact(uid) and (uid not in self._failing or self._failing[uid].due <= now)
+                if (failing[uid].due <= now if uid in failing else not self._specs.is_intact(uid))
             ]
         except StorageError:
             return []  # repair says so, at its own pace
+
+    def _driver_changed(self) -> bool:
+        """Whether the driver's files are others than at the last look."""
+        try:
+            stamp = self._stamp()
+        except HardwareError:
+            return False  # claims that need them say so
+        changed, self._last_stamp = stamp != self._last_stamp, stamp
+        return changed
 
     async def _mend(self, uid: str, first_wait: float = 1.0) -> None:
         try:

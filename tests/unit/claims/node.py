@@ -104,6 +104,10 @@ class Edits:
         """See `DriverEditsSource`."""
         return self.made or driver_edits(uuids)
 
+    def stamp(self) -> object:
+        """See `DriverEditsSource`."""
+        return None
+
     def close(self) -> None:
         """See `DriverEditsSource`."""
 
@@ -204,6 +208,7 @@ class Node:
             node=NODE,
             grace=self.grace,
             clock=lambda: self.now,
+            stamp=self.edits.stamp,
         )
 
     async def recover(self) -> None:
