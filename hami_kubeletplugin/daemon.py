@@ -18,12 +18,13 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -105,7 +106,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             on_change=hardware_changed,
         )
         spread = settings.gpu_order == "spread"
-        in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
+        suspects = Suspects()
+        ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=suspects.add)
+        in_use = UsageWatch(ledger.in_use, publisher.order_by) if spread else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(
@@ -115,6 +118,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             files=NodeFiles(
                 records=records,
                 specs=specs,
+                ledger=ledger,
                 enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
             ),
             driver=settings.driver_name,
@@ -159,6 +163,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                 tasks.create_task(server.run(), name="kubelet")
                 tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
                 tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
+                tasks.create_task(suspects.run(recovery.look_at), name="suspects")
                 tasks.create_task(_keep(host), name="HAMi-core")
                 tasks.create_task(in_force.run(settings.container_interval), name="in force")
         except ExceptionGroup as group:

@@ -1,5 +1,6 @@
 """From an allocated claim to what its containers get.
 
+    suspects        claims that another one waits for, looked at at once
     recovery        what happens without the kubelet asking: at the start, repair, clean-up of stale claims
     service         NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC
     locks           one lock per claim, in the order of asking
@@ -8,12 +9,13 @@
     specfiles       its CDI spec file
     records         its record file
     record_schema   how a record stands on the disk, version by version (pure)
+    ledger          what prepared claims hold of each GPU, and that it is never more than there is
     spec            prepared claim -> CDI spec (pure)
     enforcement     what keeps limits, as an interface; and nothing, which is one of them
     numbering       the order in which a container numbers its GPUs (pure)
     plan            allocated claims + pods -> prepared claim, or a refusal (pure)
     privileged      which pods no limit could hold in (pure)
-    usage           how much of each GPU prepared claims hold (pure)
+    usage           how much of each GPU a prepared claim holds (pure)
     prepared        what a prepared claim is (pure)
     pods            Pod -> which container sees which request (pure)
     allocation      ResourceClaim -> our shares of it (pure)
