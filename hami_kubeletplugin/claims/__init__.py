@@ -6,10 +6,10 @@
     locks           one lock per claim, in the order of asking
     reader          what the API server says about the claims of one call
     node_files      what a claim leaves on the node, in an order in which a crash is harmless
+    ledger          what prepared claims hold of each GPU, and that it is never more than there is
     specfiles       its CDI spec file
     records         its record file
     record_schema   how a record stands on the disk, version by version (pure)
-    ledger          what prepared claims hold of each GPU, and that it is never more than there is
     spec            prepared claim -> CDI spec (pure)
     enforcement     what keeps limits, as an interface; and nothing, which is one of them
     numbering       the order in which a container numbers its GPUs (pure)
