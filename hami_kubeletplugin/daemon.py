@@ -19,12 +19,13 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
@@ -124,9 +125,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         health = GpuHealth(
             settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
         )
-        in_use = (
-            UsageWatch(lambda: usage(records.usable()), publisher.order_by) if settings.gpu_order == "spread" else None
-        )
+        suspects = Suspects()
+        ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=suspects.add)
+        in_use = UsageWatch(ledger.in_use, publisher.order_by) if settings.gpu_order == "spread" else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(
@@ -136,6 +137,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             files=NodeFiles(
                 records=records,
                 specs=specs,
+                ledger=ledger,
                 enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
             ),
             driver=settings.driver_name,
@@ -197,6 +199,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                     "kubelet": server.run(),
                     "recovery": recovery.run(settings.stale_interval),
                     "specs": recovery.watch(FILES_WATCH),
+                    "suspects": suspects.run(recovery.look_at),
                     "HAMi-core": _keep(host),
                     "in force": in_force.run(settings.container_interval),
                 }
