@@ -4,6 +4,7 @@ hardware ──inventory──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
 records ──what is in use──> publisher, with --gpu-order=spread
+what prepares need ──> readiness ──> conditions of GPUs, probes
 processes of containers ──> in force ──events──> API server
 """
 
@@ -24,12 +25,15 @@ from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.health.needs import node_readiness
+from hami_kubeletplugin.health.readiness import Readiness
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
@@ -38,15 +42,15 @@ from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
 log = get_logger()
 
 FILES_WATCH = 5.0
-"""Seconds between looks whether CDI specs and HAMi-core's files are as they were made: a listing, and a `stat` for each."""
+"""Seconds between looks whether CDI specs are as they were made: a listing, and a `stat` for each."""
 
 
 async def run(settings: Settings) -> None:
@@ -93,11 +97,13 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
+        conditions = Conditions()
         publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
             recovery.wake()
+            readiness.wake()
 
         hardware = HardwareWatch(
             source_for(settings, lambda: _devices(records)),
@@ -141,7 +147,17 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
         server = KubeletServer(settings, claims, publisher.published, lock)
-        await asyncio.to_thread(_open, records, specs, host)
+        readiness = node_readiness(
+            settings,
+            host,
+            edits,
+            gpus=lambda: hardware.uuids,
+            registration=server.registration,
+            conditions=conditions,
+            told=server.standard.tell,
+        )
+        await asyncio.to_thread(_open, records, specs)
+        await readiness.look()  # before anything is published
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
@@ -149,7 +165,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force)
+            metrics = _metrics(settings.metrics_address, host, publisher, in_force, readiness=readiness, server=server)
             async with metrics, asyncio.TaskGroup() as tasks:
                 tasks.create_task(_until_stop(edits.close), name="edits")
                 tasks.create_task(hardware.run(), name="hardware")
@@ -159,7 +175,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                 tasks.create_task(server.run(), name="kubelet")
                 tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
                 tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
-                tasks.create_task(_keep(host), name="HAMi-core")
+                tasks.create_task(readiness.run(), name="readiness")
                 tasks.create_task(in_force.run(settings.container_interval), name="in force")
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
@@ -168,19 +184,6 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
             claim_api.close()
             await asyncio.to_thread(claims.close)
-
-
-async def _keep(host: HostFiles) -> None:
-    """Have HAMi-core's files on the host as they were installed: a container that is started again would run without limits."""
-    said = Once[str]()
-    while True:
-        await asyncio.sleep(FILES_WATCH)
-        try:
-            await asyncio.to_thread(host.check)
-            said.ended("host")
-        except StorageError as error:
-            if said.is_new("host", str(error)):
-                log.error("HAMi-core's files on this node are not right; trying again", error=str(error))
 
 
 async def _until_stop(close: Callable[[], None]) -> None:
@@ -192,8 +195,16 @@ async def _until_stop(close: Callable[[], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force: InForce) -> AsyncIterator[None]:
-    """Serve metrics while the context is open, if they are wanted."""
+async def _metrics(
+    address: str,
+    host: HostFiles,
+    publisher: Publisher,
+    in_force: InForce,
+    *,
+    readiness: Readiness,
+    server: KubeletServer,
+) -> AsyncIterator[None]:
+    """Serve metrics, and answers for probes, while the context is open, if they are wanted."""
     if not address:
         yield
         return
@@ -212,9 +223,18 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
             in_force.not_known,
             in_force.open_to_all,
             publisher.published_at,
+            server.registration.registered.is_set(),
+            server.registration.registered_at,
+            readiness.lacking,
         )
 
-    async with metrics.served(address, facts) as port:
+    async def alive() -> tuple[bool, str]:
+        return await server.serving(LIVENESS), "the kubelet's socket"
+
+    async def ready() -> tuple[bool, str]:
+        return await server.serving(READINESS), ", ".join(readiness.lacking) or "the kubelet's socket"
+
+    async with metrics.served(address, facts, {"/healthz": alive, "/readyz": ready}) as port:
         log.info("serving metrics", port=port)
         yield
 
@@ -224,13 +244,14 @@ def _devices(records: Records) -> Mapping[str, str]:
     return {share.device: share.uuid for claim in records.usable() for share in claim.shares}
 
 
-def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:
-    for prepare in (records.open, specs.open, host.install):
+def _open(records: Records, specs: SpecFiles) -> None:
+    """Clear away what a killed process left half-written."""
+    for clear in (records.open, specs.open):
         try:
-            prepare()
+            clear()
         except StorageError as error:
-            # Not fatal: claims that are prepared can still be unprepared. Each prepare tries again and says the same.
-            log.error("this node is not ready; claims may be refused", error=str(error))
+            # Not fatal: claims that are prepared can still be unprepared. What prepares need is looked at by itself.
+            log.error("what a former run left can't be cleared away", error=str(error))
 
 
 def _boot_id(settings: Settings) -> str:

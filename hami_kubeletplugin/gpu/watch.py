@@ -56,6 +56,11 @@ class HardwareWatch:
             raise failure.with_traceback(None)  # one error for many threads: it must not grow
         return self._inventory
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The GPUs as seen last; none while there is no driver. Never waits."""
+        return tuple(gpu.uuid for gpu in self._inventory.gpus) if self._inventory else ()
+
     async def run(self) -> None:
         """Look until cancelled."""
         delay = FIRST_DELAY
