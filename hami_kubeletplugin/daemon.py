@@ -234,7 +234,7 @@ async def _metrics(
     async def ready() -> tuple[bool, str]:
         return await server.serving(READINESS), ", ".join(readiness.lacking) or "the kubelet's socket"
 
-    async with metrics.served(address, facts, {"/healthz": alive, "/readyz": ready}) as port:
+    async with metrics.served(address, facts, {metrics.ALIVE: alive, metrics.READY: ready}) as port:
         log.info("serving metrics", port=port)
         yield
 

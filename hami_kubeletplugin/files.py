@@ -232,7 +232,8 @@ def _problem(directory: Path) -> int | None:
         return error.errno
     if found.f_flag & os.ST_RDONLY:
         return errno.EROFS
-    if found.f_bfree * found.f_frsize < _ROOM or (found.f_files and not found.f_ffree):
+    # What has no bound says that it has none of it, nor any free.
+    if (found.f_blocks and found.f_bfree * found.f_frsize < _ROOM) or (found.f_files and not found.f_ffree):
         return errno.ENOSPC
     return None if os.access(directory, os.W_OK | os.X_OK) else errno.EACCES
 

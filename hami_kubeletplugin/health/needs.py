@@ -66,7 +66,8 @@ def node_readiness(
         Check("hami-core", library),
         Check("records", lambda: files.check_room(settings.plugin_dir / "claims")),
         Check("cdi-dir", lambda: files.check_room(settings.cdi_dir)),
-        Check("cdi-runtime", lambda: check_cdi_directory(settings.cdi_dir), longest=30.0),
+        # It goes through all processes of the node, and what it looks for changes with a restart of the runtime.
+        Check("cdi-runtime", lambda: check_cdi_directory(settings.cdi_dir), interval=60.0, longest=30.0),
         Check(
             "driver-edits",
             lambda: without_edits(edits, gpus(), time.monotonic() + _DRIVER),

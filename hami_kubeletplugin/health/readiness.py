@@ -23,7 +23,7 @@ log = get_logger()
 Wrong = Mapping[str, str]
 """What is wrong and what to do, by GPU (UUID), or for all below `EVERY`; empty if nothing is."""
 INTERVAL: Final = 5.0
-"""Seconds between looks while all is right."""
+"""Seconds between looks at what costs next to nothing."""
 _FIRST: Final = 1.0
 """Seconds until the look after one that found something; doubled each time, up to the check's own `longest`."""
 
@@ -36,12 +36,14 @@ class Check:
         what: What is missing if it fails, in a word: the value of the taint, and a label of metrics.
         look: Finds out; blocks; raises HamiError instead for what is wrong with all GPUs. Must do no harm.
         within: Seconds that a look may take.
+        interval: Seconds between looks while it is right.
         longest: Seconds between looks, at the most, while it fails.
     """
 
     what: str
     look: Callable[[], Wrong | None]
     within: float = 10.0
+    interval: float = INTERVAL
     longest: float = INTERVAL
 
 
@@ -129,7 +131,7 @@ class Readiness:
             state.due = self._clock() + state.wait.delay
             state.wait.grow()
         else:
-            state.due = self._clock() + INTERVAL
+            state.due = self._clock() + check.interval
             state.wait.reset()
 
     def _tell(self) -> None:

@@ -17,8 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 LIVENESS: Final = "liveness"
 READINESS: Final = "readiness"
 SERVICE: Final[str] = grpc_health.SERVICE_NAME
-_WITHIN: Final = 3.0
-"""Seconds for an answer; probes wait 5."""
+WITHIN: Final = 3.0
+"""Seconds for an answer; the probes in daemonset.yaml wait longer."""
 _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -53,7 +53,7 @@ async def serving(socket: Path, service: str) -> bool:
     channel = grpc.insecure_channel(f"unix:{quote(str(socket))}", options=(("grpc.enable_http_proxy", 0),))
     try:
         check = health_pb2_grpc.HealthStub(channel).Check
-        answer = check.future(health_pb2.HealthCheckRequest(service=service), timeout=_WITHIN)
+        answer = check.future(health_pb2.HealthCheckRequest(service=service), timeout=WITHIN)
         answer.add_done_callback(lambda _: loop.call_soon_threadsafe(answered.set))
         await answered.wait()
         return answer.exception() is None and bool(answer.result().status == _SERVING)

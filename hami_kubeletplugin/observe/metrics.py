@@ -23,6 +23,9 @@ from hami_kubeletplugin.port.listener import Listener
 from hami_kubeletplugin.port.room import Bounds
 
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+ALIVE: Final = "/healthz"
+READY: Final = "/readyz"
+"""The paths of probes: whether somebody answers, and whether claims can be prepared."""
 _BOUNDS: Final = Bounds(connections=64, received=256 * 1024)
 """Each connection is for one request. Whoever in the cluster can reach the port can neither exhaust the daemon nor keep
 Prometheus away: see `port.room`."""

@@ -104,10 +104,9 @@ async def test_what_is_missing_is_told(node: Node) -> None:
 
 async def test_it_ends_by_itself(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repair is seen without anybody saying so: the condition goes, claims can be prepared, and the log says so."""
-    monkeypatch.setattr(module, "INTERVAL", 0.05)
     monkeypatch.setattr(module, "_FIRST", 0.02)
     node.wrong = {"hami-core": StorageError("no library")}
-    readiness = node.readiness()
+    readiness = node.readiness(node.check("hami-core", interval=0.05))
     with structlog.testing.capture_logs() as logs:
         async with running(readiness):
             await until(lambda: node.told and node.values("GPU-0") == ["hami-core"])
@@ -135,7 +134,7 @@ async def test_waits_grow_up_to_each_checks_own(node: Node) -> None:
     """What is dear is looked at less and less often while it fails; what is cheap stays within seconds."""
     now = 0.0
     node.wrong = {"cheap": StorageError("x"), "dear": StorageError("y")}
-    readiness = node.readiness(node.check("cheap"), node.check("dear", longest=30.0), clock=lambda: now)
+    readiness = node.readiness(node.check("cheap"), node.check("dear", interval=60.0, longest=30.0), clock=lambda: now)
     seen: dict[str, list[float]] = {"cheap": [], "dear": []}
     while now <= 120:
         node.looks.clear()
@@ -147,6 +146,13 @@ async def test_waits_grow_up_to_each_checks_own(node: Node) -> None:
     assert waits["cheap"][:5] == [1, 2, 4, 5, 5]
     assert waits["dear"][:6] == [1, 2, 4, 8, 16, 30]
     assert max(waits["dear"]) == 30
+    node.wrong = {}
+    await readiness.look()
+    node.looks.clear()
+    for _ in range(60):
+        now += 1
+        await readiness.look(anyway=False)
+    assert (node.looks.count("cheap"), node.looks.count("dear")) == (12, 1)
 
 
 async def test_one_gpu_alone(node: Node) -> None:
