@@ -10,7 +10,6 @@ from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.gpu.conditions import EVERY, Conditions
 from hami_kubeletplugin.gpu.edits import DriverEditsSource
-from hami_kubeletplugin.gpu.toolkit_run import ToolkitRefused
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.health.readiness import Check, Readiness, Wrong
 from hami_kubeletplugin.health.runtimes import check_cdi_directory
@@ -95,19 +94,21 @@ def without_edits(edits: DriverEditsSource, uuids: Sequence[str], deadline: floa
         return {}
     try:
         refusal = edits.edits(uuids, deadline=deadline).no_libcuda
-    except ToolkitRefused:
-        # For all at once: one GPU that is broken must not keep the others from being used.
-        return _each(edits, uuids, deadline)
     except HardwareError as error:
-        return {EVERY: str(error)}
+        # For all at once: one GPU that is broken must not keep the others from being used.
+        wrong = _each(edits, uuids, deadline, error)
+        return {EVERY: str(error)} if len(wrong) == len(uuids) else wrong
     return {} if refusal is None else {EVERY: refusal}
 
 
-def _each(edits: DriverEditsSource, uuids: Sequence[str], deadline: float) -> Wrong:
+def _each(edits: DriverEditsSource, uuids: Sequence[str], deadline: float, error: HardwareError) -> Wrong:
+    """Which GPUs are wrong when they are asked for one by one; those for which there is no time are."""
     wrong: dict[str, str] = {}
     for uuid in uuids:
         try:
+            if time.monotonic() > deadline:
+                raise error
             edits.edits([uuid], deadline=deadline)
-        except HardwareError as error:
-            wrong[uuid] = str(error)
-    return {EVERY: next(iter(wrong.values()))} if len(wrong) == len(uuids) else wrong
+        except HardwareError as reason:
+            wrong[uuid] = str(reason)
+    return wrong

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.health.needs import node_readiness, without_edits
 from hami_kubeletplugin.health.readiness import Readiness
+from tests.unit.gpu.test_toolkit import A, B, Node
 from tests.unit.hamicore.mounted import can_mount, mounted
 from tests.unit.hamicore.test_mounts import mount_tmpfs
 
@@ -48,16 +50,23 @@ class Edits:
         (Edits(), {}, 1),
         (Edits("GPU-1"), {"GPU-1": "GPU-1 is broken"}, 4),
         (Edits(*GPUS), {EVERY: "GPU-0 is broken"}, 4),
-        (Edits(fails=True), {EVERY: "no nvidia-ctk"}, 1),
+        (Edits(fails=True), {EVERY: "no nvidia-ctk"}, 4),
         (NoDriverEdits(), {}, None),
         (RuntimeDriverEdits(find=lambda: Path("/libcuda.so.1")), {}, None),
     ],
 )
 def test_driver_edits(source: DriverEditsSource, expected: dict[str, str], asked: int | None) -> None:
-    """A toolkit that can't be run is wrong with all GPUs, and asked once; one that refuses a GPU is wrong with that one."""
-    assert without_edits(source, GPUS, 1e9) == expected
+    """A toolkit that can't be run is wrong with all GPUs; one that refuses some of them is wrong with those."""
+    assert without_edits(source, GPUS, time.monotonic() + 60) == expected
     if isinstance(source, Edits):
         assert source.asked == asked
+
+
+def test_a_toolkit_that_takes_all_the_time() -> None:
+    """What is left of the GPUs when there is no time left isn't asked for, and not taken for good."""
+    source = Edits("GPU-0")
+    assert list(without_edits(source, GPUS, time.monotonic() - 1)) == [EVERY]
+    assert source.asked == 1
 
 
 def test_a_runtime_that_brings_no_driver() -> None:
@@ -154,3 +163,22 @@ async def test_registration_is_followed(readiness: Readiness, registration: Regi
     registration.changed()
     await readiness.look()
     assert readiness.lacking == ("kubelet", "registration")
+
+
+def test_a_toolkit_that_comes_later(tmp_path: Path) -> None:
+    """The real source, a script as nvidia-ctk: missing, then lacking one GPU, then right, which costs no more runs."""
+    node = Node(tmp_path)
+    missing = node.toolkit.with_name("away")
+    node.toolkit.rename(missing)
+    deadline = time.monotonic() + 60
+    assert "nvidia-ctk is not at" in without_edits(node.edits, (A, B), deadline)[EVERY]
+    missing.rename(node.toolkit)
+    node.prints(node.spec(A))
+    wrong = without_edits(node.edits, (A, B), deadline)
+    assert list(wrong) == [B]
+    assert "not complete" in wrong[B]
+    node.prints(node.spec(A, B))
+    assert without_edits(node.edits, (A, B), deadline) == {}
+    runs = len(node.runs)
+    assert without_edits(node.edits, (A, B), deadline) == {}
+    assert len(node.runs) == runs
