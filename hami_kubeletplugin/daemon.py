@@ -1,6 +1,6 @@
 """The node daemon: its parts, wired, in one task group.
 
-hardware ──inventory──> publisher ──slices──> API server
+hardware ──inventory──> beside ──what nobody else gives out──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
 records ──what is in use──> publisher, with --gpu-order=spread
@@ -24,6 +24,7 @@ from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -40,6 +41,7 @@ from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
+from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
@@ -93,10 +95,20 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
+        conditions = Conditions()
         publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
+        beside = Beside(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            resources=settings.plugin_resources,
+            withhold=settings.given_out_twice == "withheld",
+            conditions=conditions,
+            publish=publisher.offer,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
-            publisher.offer(inventory)
+            beside.offer(inventory)
             recovery.wake()
 
         hardware = HardwareWatch(
@@ -149,10 +161,11 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force)
+            metrics = _metrics(settings.metrics_address, host, publisher, in_force, conditions)
             async with metrics, asyncio.TaskGroup() as tasks:
                 tasks.create_task(_until_stop(edits.close), name="edits")
                 tasks.create_task(hardware.run(), name="hardware")
+                tasks.create_task(beside.run(), name="beside")
                 tasks.create_task(publisher.run(), name="publisher")
                 if in_use:
                     tasks.create_task(in_use.run(), name="order")
@@ -192,7 +205,9 @@ async def _until_stop(close: Callable[[], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force: InForce) -> AsyncIterator[None]:
+async def _metrics(
+    address: str, host: HostFiles, publisher: Publisher, in_force: InForce, conditions: Conditions
+) -> AsyncIterator[None]:
     """Serve metrics while the context is open, if they are wanted."""
     if not address:
         yield
@@ -212,6 +227,7 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
             in_force.not_known,
             in_force.open_to_all,
             publisher.published_at,
+            conditions.all.get(),
         )
 
     async with metrics.served(address, facts) as port:

@@ -5,10 +5,10 @@ Imported only where `--metrics-address` is given: prometheus_client and aiohttp'
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -27,6 +27,18 @@ _BOUNDS: Final = Bounds(connections=64, received=256 * 1024)
 Prometheus away: see `port.room`."""
 
 
+class Condition(Protocol):
+    """What is shown of a condition."""
+
+    @property
+    def what(self) -> str:
+        """Its kind."""
+
+    @property
+    def value(self) -> str:
+        """More about it; empty if the kind says it all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What is shown.
@@ -38,6 +50,7 @@ class Facts:
         not_known: Claims of which that can't be told, since their containers have too many mounts or mappings; None as before.
         open_to_all: Whether the NVIDIA runtime gives containers GPUs without a claim; None if that can't be told.
         published_at: UNIX time at which the ResourceSlices were last found, or made, right; None: never yet.
+        conditions: Of GPUs, by UUID, or `*` for all of them.
     """
 
     core: tuple[str, str, str] | None
@@ -46,6 +59,7 @@ class Facts:
     not_known: int | None
     open_to_all: bool | None
     published_at: float | None
+    conditions: Mapping[str, Iterable[Condition]] = field(default_factory=dict)
 
 
 class _Node(Collector):
@@ -90,6 +104,14 @@ class _Node(Collector):
             "UNIX time at which the ResourceSlices were last found, or made, right; 0: never since the start.",
             facts.published_at or 0.0,
         )
+        conditions = GaugeMetricFamily(
+            "hami_gpu_condition",
+            "1 for each condition that a GPU has now, of all GPUs of the node if its UUID is *.",
+            labels=["uuid", "condition", "value"],
+        )
+        for uuid, condition in ((uuid, each) for uuid, several in facts.conditions.items() for each in several):
+            conditions.add_metric([uuid, str(condition.what), condition.value], 1)
+        yield conditions
 
 
 @contextlib.asynccontextmanager
