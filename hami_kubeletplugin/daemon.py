@@ -17,8 +17,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.other_names import check_names
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
@@ -37,6 +38,7 @@ from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kubelet.other_names import OtherNames, Parts
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
 from hami_kubeletplugin.observe.log import get_logger
@@ -116,19 +118,17 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             interval=settings.rescan_interval,
             on_change=hardware_changed,
         )
-        spread = settings.gpu_order == "spread"
-        in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
+        in_use = (
+            UsageWatch(lambda: usage(records.usable()), publisher.order_by) if settings.gpu_order == "spread" else None
+        )
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
+        enforcements: Enforcements = {"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()}
         claims = Claims(
             api=claim_api,
             inventory=hardware.inventory,
             edits=edits,
-            files=NodeFiles(
-                records=records,
-                specs=specs,
-                enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
-            ),
+            files=NodeFiles(records=records, specs=specs, enforcements=enforcements),
             driver=settings.driver_name,
             node=settings.node_name,
             boot_id=boot_id,
@@ -153,7 +153,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
         server = KubeletServer(settings, claims, publisher.published, lock)
-        await asyncio.to_thread(_open, records, specs, host)
+        others = OtherNames(
+            Parts(settings, boot_id, api, claim_api, hardware.inventory, edits, enforcements),
+            conditions,
+            beside.publishes,
+        )
+        await asyncio.gather(asyncio.to_thread(_open, records, specs, host, settings.driver_name), others.look())
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
@@ -161,8 +166,10 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force, conditions)
-            async with metrics, asyncio.TaskGroup() as tasks:
+            async with (
+                _metrics(settings.metrics_address, host, publisher, in_force, conditions),
+                asyncio.TaskGroup() as tasks,
+            ):
                 tasks.create_task(_until_stop(edits.close), name="edits")
                 tasks.create_task(hardware.run(), name="hardware")
                 tasks.create_task(beside.run(), name="beside")
@@ -170,6 +177,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                 if in_use:
                     tasks.create_task(in_use.run(), name="order")
                 tasks.create_task(server.run(), name="kubelet")
+                tasks.create_task(others.run(), name="other names")
                 tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
                 tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
                 tasks.create_task(_keep(host), name="HAMi-core")
@@ -240,7 +248,8 @@ def _devices(records: Records) -> Mapping[str, str]:
     return {share.device: share.uuid for claim in records.usable() for share in claim.shares}
 
 
-def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:
+def _open(records: Records, specs: SpecFiles, host: HostFiles, driver: str) -> None:
+    check_names(records, driver)
     for prepare in (records.open, specs.open, host.install):
         try:
             prepare()

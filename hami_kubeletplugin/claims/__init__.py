@@ -6,6 +6,7 @@
     reader          what the API server says about the claims of one call
     node_files      what a claim leaves on the node, in an order in which a crash is harmless
     specfiles       its CDI spec file
+    other_names     claims of this node under other driver names
     records         its record file
     record_schema   how a record stands on the disk, version by version (pure)
     spec            prepared claim -> CDI spec (pure)

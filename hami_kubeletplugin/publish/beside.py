@@ -105,6 +105,10 @@ class Beside:
         self._judge()
         self._pass_on()
 
+    def publishes(self, driver: str) -> bool:
+        """Whether another driver has slices with GPUs on this node."""
+        return any(each.driver == driver for each in self._others.all.values())
+
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
