@@ -34,7 +34,7 @@ log = get_logger()
 
 LOOK: Final = 10.0
 """Seconds between looks at the directories beside ours."""
-ABANDONED: Final = 60.0
+ABANDONED: Final = 45.0
 """Seconds for which nobody may hold a name's lock until we serve its claims: the kubelet takes 30 to delete the slices of a
 driver that is gone, and would keep them from then on; and a daemon that is replaced is back by then."""
 _NAMED: Final = 10

@@ -9,7 +9,7 @@ server's memory: who may watch one Node may watch all.
 """
 
 import asyncio
-import contextlib
+import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final, Protocol
@@ -29,12 +29,12 @@ from hami_kubeletplugin.publish.others import NodeSays, TheirSlice, found, node_
 log = get_logger()
 
 LOOK: Final = 20.0
-"""Seconds between looks at the Node."""
+"""Seconds between looks at the Node, at the most."""
 GONE: Final = 30.0
 """Seconds for which nobody else may be seen to give out a GPU until nobody does: device plugins are restarted, and a kubelet
 that is restarted deletes all slices of its node, which come again a moment later."""
 FIRST_LOOK: Final = 60.0
-"""Seconds after which GPUs are published though it isn't known who else gives them out."""
+"""Seconds from the API server's first answer on after which GPUs are published though not all is known of who gives them out."""
 _NAMED: Final = 5
 
 
@@ -118,10 +118,15 @@ class Beside:
                 tasks.create_task(slices.run(self._api, sleep=self._sleep, clock=self._clock))
 
     async def _begin(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK):
-                for known in (self._node_known, self._others.known, self._hiding.known):
-                    await known.wait()
+        all_known = [self._node_known, self._others.known, self._hiding.known]
+        waits = [asyncio.ensure_future(known.wait()) for known in all_known]
+        try:
+            # While there is no answer at all nothing can be published either.
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=FIRST_LOOK)
+        finally:
+            for wait in waits:
+                wait.cancel()
         self._open = True
         self._pass_on()
 
@@ -145,7 +150,8 @@ class Beside:
                 self._node = node_says(node, self._resources)
                 self._judge()
                 self._node_known.set()
-                await self._sleep(LOOK)
+                # At random, so that two daemons with the same GPUs don't stay back, and come again, at the same moments.
+                await self._sleep(LOOK * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
 
     def _judge(self) -> None:
         """Report what follows of all that is known now."""

@@ -83,7 +83,7 @@ def same_pool(slice_: Mapping[str, Any], pool: str) -> TheirSlice | None:
 
 def _their(slice_: Mapping[str, Any], uuids: frozenset[str]) -> TheirSlice:
     spec = slice_["spec"]
-    return TheirSlice(slice_["metadata"]["name"], spec["driver"], spec["pool"]["generation"], uuids)
+    return TheirSlice(slice_["metadata"]["name"], spec["driver"], spec["pool"].get("generation", 0), uuids)
 
 
 def found(

@@ -71,9 +71,19 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(server: ApiServer, *, withhold: bool = True, name: str = "gpu.hami.io") -> AsyncIterator[Scene]:
-    """One that runs, with two GPUs."""
+async def scene(
+    server: ApiServer, *, withhold: bool = True, name: str = "gpu.hami.io", real: bool = False
+) -> AsyncIterator[Scene]:
+    """One that runs, with two GPUs; what it has published is there, if it is to be real."""
     board, clock, told = Conditions(), Clock(), list[Any]()
+
+    def publish(inventory: Inventory | None) -> None:
+        told.append(inventory)
+        if real:
+            server.put(
+                "resourceslices", slice_(name, name, *(each.uuid for each in inventory.gpus) if inventory else ())
+            )
+
     async with KubeClient(Access(server.url), timeout=5) as client:
         beside = Beside(
             client,
@@ -82,7 +92,7 @@ async def scene(server: ApiServer, *, withhold: bool = True, name: str = "gpu.ha
             resources=frozenset({"nvidia.com/gpu"}),
             withhold=withhold,
             conditions=board,
-            publish=told.append,
+            publish=publish,
             sleep=clock.sleep,
             clock=clock,
         )
@@ -204,6 +214,25 @@ async def test_two_of_ours_with_different_names(server: ApiServer) -> None:
             for _ in range(3):
                 await second.look()
             assert (first.published, second.published) == ([FIRST, SECOND], [])
+
+
+async def test_two_of_ours_that_start_at_once(server: ApiServer) -> None:
+    """Both may publish, see each other and stay back, but not in turns for ever: soon one has the GPUs, and keeps them."""
+
+    async def lone() -> bool:
+        """Whether one of them has the GPUs alone, some time later."""
+        for each in (a, b):
+            each.clock.tick(1.0)
+        await asyncio.sleep(0.01)
+        return [bool(a.published), bool(b.published)].count(True) == 1
+
+    async with scene(server, name="a.example.com", real=True) as a, scene(server, name="b.example.com", real=True) as b:
+        await until(lambda: a.published == b.published == [])
+        async with asyncio.timeout(30):
+            while not await lone():
+                pass
+        winner = a if a.published else b
+        assert [await lone() and bool(winner.published) for _ in range(100)] == [True] * 100
 
 
 async def test_a_slice_that_hides_the_node(server: ApiServer) -> None:
