@@ -48,7 +48,7 @@ async def test_what_another_driver_gives_out_is_withheld(process: Process, api: 
             text = await response.text()
         (line,) = re.findall("^hami_gpu_condition{.*", text, re.MULTILINE)
         assert line == (
-            f'hami_gpu_condition{{condition="given-out-twice",uuid="{published[0]}",value="gpu.nvidia.com"}} 1.0'
+            f'hami_gpu_condition{{device="hami-gpu-0",device_uuid="{published[0]}",value="gpu.nvidia.com",what="given-out-twice"}} 1.0'
         )
         assert await plugin.unprepare([ref]) == {ref.uid: None}
 
