@@ -18,7 +18,7 @@ async def test_gpus_that_nvml_finds_are_published(process: Process, api: ApiServ
 
 
 async def test_a_fault_is_told_and_its_end_too(process: Process, api: ApiServer, node: FakeNode) -> None:
-    """On an idle node: a GPU that waits for its reset, and one that is lost, stay in the slice; each has a line, and its end, too."""
+    """On an idle node: GPUs that wait for a reset, or are lost, stay in the slice; each has a line, and its end, too."""
     await process.start("--health-poll", "0.3", on=node)
     await until(lambda: api.all("resourceslices"))
     node.write(lines_of_gpu(0, "field 230 1"), lines_of_gpu(1, "fail * 15"))
