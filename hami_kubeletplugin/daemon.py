@@ -5,6 +5,7 @@ hardware ──inventory──> publisher ──slices──> API server
                            └──> records, caches, CDI specs <── recovery
 driver ──events, polls──> health ──conditions──> board
 records ──what is in use──> publisher, with --gpu-order=spread
+what prepares need ──> readiness ──> conditions of GPUs, probes
 processes of containers ──> in force ──events──> API server
 """
 
@@ -19,12 +20,13 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
@@ -32,6 +34,11 @@ from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.health.events import ConditionEvents
+from hami_kubeletplugin.health.heard import Heard
+from hami_kubeletplugin.health.kept import Keeper
+from hami_kubeletplugin.health.needs import node_readiness
+from hami_kubeletplugin.health.readiness import Readiness
 from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
@@ -40,16 +47,16 @@ from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
-from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock, own_name
+from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
 log = get_logger()
 
 FILES_WATCH = 5.0
-"""Seconds between looks whether CDI specs and HAMi-core's files are as they were made: a listing, and a `stat` for each."""
+"""Seconds between looks whether CDI specs are as they were made: a listing, and a `stat` for each."""
 
 
 async def run(settings: Settings) -> None:
@@ -97,12 +104,20 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
         conditions = Conditions()
-        publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
+        publisher = Publisher(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            sharing=settings,
+            conditions=conditions,
+            effects=settings.effects,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
             publisher.offer(inventory)
             health.known(inventory)
             recovery.wake()
+            readiness.wake()
 
         sessions = sessions_for(settings)
         hardware = HardwareWatch(
@@ -114,9 +129,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         health = GpuHealth(
             settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
         )
-        in_use = (
-            UsageWatch(lambda: usage(records.usable()), publisher.order_by) if settings.gpu_order == "spread" else None
-        )
+        suspects = Suspects()
+        ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=suspects.add)
+        in_use = UsageWatch(ledger.in_use, publisher.order_by) if settings.gpu_order == "spread" else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(
@@ -126,6 +141,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             files=NodeFiles(
                 records=records,
                 specs=specs,
+                ledger=ledger,
                 enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
             ),
             driver=settings.driver_name,
@@ -144,6 +160,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             node=settings.node_name,
             grace=settings.stale_grace,
             clock=time.monotonic,
+            stamp=edits.stamp,
         )
         in_force = InForce(
             records=records,
@@ -151,8 +168,32 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             hami_dir=settings.hami_dir,
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
-        server = KubeletServer(settings, claims, publisher.published, lock)
-        await asyncio.to_thread(_open, records, specs, host)
+        heard = Heard(
+            conditions=conditions,
+            events=ConditionEvents(
+                api,
+                driver=settings.driver_name,
+                node=settings.node_name,
+                claims=records.usable,
+                devices=lambda: publisher.devices,
+            ),
+            keeper=Keeper(settings.plugin_dir, own_name(), boot_id, conditions),
+            devices=lambda: publisher.devices,
+            tell=publisher.conditions_changed,
+        )
+        server = KubeletServer(settings, claims, publisher.health, lock)
+        readiness = node_readiness(
+            settings,
+            host,
+            edits,
+            gpus=lambda: hardware.uuids,
+            registration=server.registration,
+            conditions=conditions,
+            told=server.standard.tell,
+        )
+        await asyncio.to_thread(_open, records, specs)
+        publisher.know(await asyncio.to_thread(_in_use, records))
+        await readiness.look()  # before anything is published
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
@@ -160,19 +201,32 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force)
+            metrics = _metrics(
+                settings.metrics_address,
+                host,
+                publisher,
+                in_force,
+                conditions=conditions,
+                readiness=readiness,
+                server=server,
+            )
             async with metrics, asyncio.TaskGroup() as tasks:
-                tasks.create_task(_until_stop(edits.close), name="edits")
-                tasks.create_task(hardware.run(), name="hardware")
-                tasks.create_task(health.run(), name="health")
-                tasks.create_task(publisher.run(), name="publisher")
-                if in_use:
-                    tasks.create_task(in_use.run(), name="order")
-                tasks.create_task(server.run(), name="kubelet")
-                tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
-                tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
-                tasks.create_task(_keep(host), name="HAMi-core")
-                tasks.create_task(in_force.run(settings.container_interval), name="in force")
+                work = {
+                    "edits": _until_stop(edits.close),
+                    "hardware": hardware.run(),
+                    "health": health.run(),
+                    "publisher": publisher.run(),
+                    "conditions": heard.run(),
+                    **({"order": in_use.run()} if in_use else {}),
+                    "kubelet": server.run(),
+                    "recovery": recovery.run(settings.stale_interval),
+                    "specs": recovery.watch(FILES_WATCH),
+                    "suspects": suspects.run(recovery.look_at),
+                    "readiness": readiness.run(),
+                    "in force": in_force.run(settings.container_interval),
+                }
+                for name, each in work.items():
+                    tasks.create_task(each, name=name)
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
@@ -180,19 +234,6 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
             claim_api.close()
             await asyncio.to_thread(claims.close)
-
-
-async def _keep(host: HostFiles) -> None:
-    """Have HAMi-core's files on the host as they were installed: a container that is started again would run without limits."""
-    said = Once[str]()
-    while True:
-        await asyncio.sleep(FILES_WATCH)
-        try:
-            await asyncio.to_thread(host.check)
-            said.ended("host")
-        except StorageError as error:
-            if said.is_new("host", str(error)):
-                log.error("HAMi-core's files on this node are not right; trying again", error=str(error))
 
 
 async def _until_stop(close: Callable[[], None]) -> None:
@@ -204,12 +245,22 @@ async def _until_stop(close: Callable[[], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force: InForce) -> AsyncIterator[None]:
-    """Serve metrics while the context is open, if they are wanted."""
+async def _metrics(
+    address: str,
+    host: HostFiles,
+    publisher: Publisher,
+    in_force: InForce,
+    *,
+    conditions: Conditions,
+    readiness: Readiness,
+    server: KubeletServer,
+) -> AsyncIterator[None]:
+    """Serve metrics, and answers for probes, while the context is open, if they are wanted."""
     if not address:
         yield
         return
-    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.health.facts import gpu_facts  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415
 
     def facts() -> metrics.Facts:
         installed = host.installed
@@ -224,9 +275,19 @@ async def _metrics(address: str, host: HostFiles, publisher: Publisher, in_force
             in_force.not_known,
             in_force.open_to_all,
             publisher.published_at,
+            server.registration.registered.is_set(),
+            server.registration.registered_at,
+            readiness.lacking,
+            gpu_facts(publisher.devices, conditions),
         )
 
-    async with metrics.served(address, facts) as port:
+    async def alive() -> tuple[bool, str]:
+        return await server.serving(LIVENESS), "the kubelet's socket"
+
+    async def ready() -> tuple[bool, str]:
+        return await server.serving(READINESS), ", ".join(readiness.lacking) or "the kubelet's socket"
+
+    async with metrics.served(address, facts, {metrics.ALIVE: alive, metrics.READY: ready}) as port:
         log.info("serving metrics", port=port)
         yield
 
@@ -236,13 +297,21 @@ def _devices(records: Records) -> Mapping[str, str]:
     return {share.device: share.uuid for claim in records.usable() for share in claim.shares}
 
 
-def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:
-    for prepare in (records.open, specs.open, host.install):
+def _in_use(records: Records) -> Mapping[str, str]:
+    try:
+        return _devices(records)
+    except StorageError:  # recovery says so
+        return {}
+
+
+def _open(records: Records, specs: SpecFiles) -> None:
+    """Clear away what a killed process left half-written."""
+    for clear in (records.open, specs.open):
         try:
-            prepare()
+            clear()
         except StorageError as error:
-            # Not fatal: claims that are prepared can still be unprepared. Each prepare tries again and says the same.
-            log.error("this node is not ready; claims may be refused", error=str(error))
+            # Not fatal: claims that are prepared can still be unprepared. What prepares need is looked at by itself.
+            log.error("what a former run left can't be cleared away", error=str(error))
 
 
 def _boot_id(settings: Settings) -> str:

@@ -98,6 +98,13 @@ CLAIM: Final = "HAMI_DRA_CLAIM"
 LIMIT_NOT_IN_FORCE: Final = "GpuLimitNotInForce"
 """Reason of the Event of a pod whose container has not loaded HAMi-core."""
 
+TAINT: Final = "gpu.hami.io/"
+"""Before the kind of a condition: the key of its taint, whatever the driver is called."""
+GPU_CONDITION: Final = "GpuCondition"
+"""Reason of the Event of the Node, and of pods that use the GPU, that a condition has begun."""
+GPU_CONDITION_ENDED: Final = "GpuConditionEnded"
+"""And that it has ended."""
+
 # Variables of our own processes that others name, too.
 NODE_NAME: Final = "NODE_NAME"
 KUBECONFIG: Final = "KUBECONFIG"

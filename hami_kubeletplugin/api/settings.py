@@ -12,6 +12,7 @@ from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.health_settings import HealthSettings
+from hami_kubeletplugin.api.taint_settings import TaintSettings
 
 ClaimFiles = Literal["auto", "memory", "disk"]
 """Where what GPU containers write into is."""
@@ -97,7 +98,7 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(Sharing, Discovery, Identity, HealthSettings):
+class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings):
     """The node daemon's settings."""
 
     node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
@@ -175,7 +176,8 @@ class Settings(Sharing, Discovery, Identity, HealthSettings):
     metrics_address: str = Field(
         "",
         pattern=r"^(.*:[0-9]{1,5})?$",
-        description="HOST:PORT, or :PORT for all addresses, to serve /metrics at for Prometheus. Default: nowhere.",
+        description="HOST:PORT, or :PORT for all addresses, to serve /metrics for Prometheus, /healthz and /readyz for probes. "
+        "Default: nowhere.",
     )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")

@@ -113,6 +113,11 @@ class HardwareWatch:
         """Look again now: something has changed. In the event loop."""
         self._woken.set()
 
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        """The GPUs as seen last; none while there is no driver. Never waits."""
+        return tuple(gpu.uuid for gpu in self._inventory.gpus) if self._inventory else ()
+
     async def run(self) -> None:
         """Look until cancelled."""
         delay = FIRST_DELAY

@@ -74,7 +74,7 @@ class HealthWatch:
         self._shape: tuple[object, ...] | None = None
         self._silence: tuple[Condition, ...] = ()
         self._driver_is_missing = True
-        self._failing, self._heard = False, False
+        self._failing, self._heard, self._asked = False, False, False
         self._changed = asyncio.Event()
 
     def known(self, inventory: Inventory | None) -> None:
@@ -109,6 +109,7 @@ class HealthWatch:
             self._answered(found, listen)
 
     def _failed(self, error: HardwareError) -> None:
+        self._asked = True
         message = f"nothing is known of the GPUs of this node, as the driver doesn't answer: {error}"
         silent = not isinstance(error, DriverMissing)  # of GPUs without a driver nothing is published
         self._silence = (Condition(What.NOT_ANSWERING, message, since=time.time()),) if silent else ()
@@ -119,6 +120,7 @@ class HealthWatch:
 
     def _answered(self, found: Poll, listen: bool) -> None:
         now = time.time()
+        self._asked = True
         self._silence = ()
         self._heard = found.listening
         for uuid, state in self._states.items():
@@ -187,6 +189,8 @@ class HealthWatch:
         return urgent
 
     def _report(self) -> None:
+        if not self._asked:
+            return  # what an earlier run knew holds until then
         found = {uuid: tuple(state.conditions.values()) for uuid, state in self._states.items()}
         self._conditions.report(SOURCE, {**found, EVERY: self._silence})
 

@@ -1,7 +1,7 @@
 """Serves the kubelet: binds the sockets in the right order, keeps them there, and goes without cutting off a prepare.
 
 async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
-    await KubeletServer(settings, claims, published, lock).run()
+    await KubeletServer(settings, claims, reported, lock).run()
 """
 
 import asyncio
@@ -11,7 +11,8 @@ from typing import Final
 from hami_kubeletplugin.api.claim import ClaimService
 from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.kubelet import dra, health, registration
+from hami_kubeletplugin.gpu.device_health import Reported
+from hami_kubeletplugin.kubelet import dra, health, registration, standard
 from hami_kubeletplugin.kubelet.listener import Listener
 from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
 from hami_kubeletplugin.observe.log import get_logger
@@ -26,6 +27,7 @@ WATCH_INTERVAL: Final = 3.0
 """Seconds between looks at the lock and the sockets, a few stat calls each."""
 
 _FIRST_WAIT: Final = 0.2
+_SERVICES: Final = (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1)
 
 
 class KubeletServer:
@@ -33,13 +35,14 @@ class KubeletServer:
 
     Attributes:
         registration: What the kubelet said; `registration.registered` can be waited for.
+        standard: gRPC's own health service; has to be told whether claims can be prepared.
     """
 
     def __init__(
         self,
         settings: Settings,
         claims: ClaimService,
-        published: health.Published,
+        reported: Reported,
         lock: DriverLock,
         *,
         watch_interval: float = WATCH_INTERVAL,
@@ -53,9 +56,10 @@ class KubeletServer:
         self._dra_path = dra_socket(settings.plugin_dir)
         self._registration_path = registration_socket(settings.registry_dir, settings.driver_name)
         self.registration = registration.Registration(settings.driver_name, self._dra_path)
+        self.standard = standard.StandardHealth(_SERVICES)
         self._health_interval = settings.health_interval
         self._claims = claims
-        self._published = published
+        self._reported = reported
         self._lock = lock
         self._watch_interval = watch_interval
         self._stop_grace = stop_grace
@@ -84,6 +88,10 @@ class KubeletServer:
         finally:
             await self._stop()
 
+    async def serving(self, service: str) -> bool:
+        """What gRPC's health service on our own socket says of a service; False too if nobody answers there in time."""
+        return await standard.serving(self._dra_path, service)
+
     async def _keep_dra(self) -> None:
         """Serve DRA, again if the socket file was deleted: a new server shows its socket before the old one goes."""
         old, old_streams = self._dra_listener, self._streams
@@ -91,12 +99,12 @@ class KubeletServer:
             return
         if old:
             log.warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
-        streams = health.HealthService(self._published, self._health_interval)
+        streams = health.HealthService(self._reported, self._health_interval)
         self._dra_listener = await Listener.start(
             self._dra_path,
             (*dra.handlers(self._claims), *streams.handlers()),
-            (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1),
-            standard_health=True,
+            _SERVICES,
+            self.standard,
         )
         self._streams = streams
         log.info("serving DRA", socket=str(self._dra_path))
@@ -105,9 +113,9 @@ class KubeletServer:
             await old.stop(self._stop_grace)
 
     async def _keep_registration(self) -> bool:
-        """Show the registration socket, again if it was deleted. False if the kubelet's directory is not there."""
+        """Show the registration socket, again if it was deleted, or came to nothing. False if its directory is not there."""
         old, directory = self._registration_listener, self._registration_path.parent
-        if old and await old.intact():
+        if old and await old.intact() and not self.registration.overdue():
             return True
         if old:
             self.registration.forget()
@@ -119,9 +127,9 @@ class KubeletServer:
                     self._registration_path,
                     self.registration.handlers(),
                     (registration.SERVICE,),
-                    standard_health=False,
                 )
                 self._absent.ended(directory)
+                self.registration.shown()
                 log.info("waiting for the kubelet to register us", socket=str(self._registration_path))
                 return True
         except ServingError:

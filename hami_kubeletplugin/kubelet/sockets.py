@@ -186,7 +186,7 @@ class DriverLock:
             return False
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name too
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+            os.pwrite(self._fd, f"{own_name()}\n".encode(), 0)
         return True
 
     def _open(self) -> int:
@@ -209,6 +209,24 @@ class DriverLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def own_name() -> str:
+    """How this process is called in a lock that it holds."""
+    return f"{os.getpid()} {socket.gethostname()}"
+
+
+def serving(plugin_dir: Path) -> str | None:
+    """The name of the process that serves a driver on this node now; None if there is none, or it can't be told."""
+    try:
+        with (plugin_dir / "lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip()
+    except OSError:
+        pass
+    return None
 
 
 def _holder(path: Path) -> str:

@@ -4,6 +4,8 @@ publisher       keeps the node's slices as they should be, whatever happens to t
 accepted        what the API server makes of our devices
 observed        the slices as the API server has them
 slices          devices -> slices of a pool; what to write (pure)
+wanted          which devices are to be in the slices
 order           which device stands first, by what is in use of each
+taints          conditions of GPUs as taints of devices (pure)
 devices         GPUs -> devices: attributes, capacities, policies (pure)
 """
