@@ -5,6 +5,7 @@ hardware ──inventory──> publisher ──slices──> API server
                            └──> records, caches, CDI specs <── recovery
 driver ──events, polls──> health ──conditions──> board
 records ──what is in use──> publisher, with --gpu-order=spread
+what prepares need ──> readiness ──> conditions of GPUs, probes
 processes of containers ──> in force ──events──> API server
 """
 
@@ -19,12 +20,13 @@ from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
@@ -35,6 +37,8 @@ from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.health.events import ConditionEvents
 from hami_kubeletplugin.health.heard import Heard
 from hami_kubeletplugin.health.kept import Keeper
+from hami_kubeletplugin.health.needs import node_readiness
+from hami_kubeletplugin.health.readiness import Readiness
 from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
@@ -44,15 +48,15 @@ from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock, own_name
+from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
 log = get_logger()
 
 FILES_WATCH = 5.0
-"""Seconds between looks whether CDI specs and HAMi-core's files are as they were made: a listing, and a `stat` for each."""
+"""Seconds between looks whether CDI specs are as they were made: a listing, and a `stat` for each."""
 
 
 async def run(settings: Settings) -> None:
@@ -113,6 +117,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             publisher.offer(inventory)
             health.known(inventory)
             recovery.wake()
+            readiness.wake()
 
         sessions = sessions_for(settings)
         hardware = HardwareWatch(
@@ -124,8 +129,9 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         health = GpuHealth(
             settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
         )
-        spread = settings.gpu_order == "spread"
-        in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
+        suspects = Suspects()
+        ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=suspects.add)
+        in_use = UsageWatch(ledger.in_use, publisher.order_by) if settings.gpu_order == "spread" else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
         claims = Claims(
@@ -135,6 +141,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             files=NodeFiles(
                 records=records,
                 specs=specs,
+                ledger=ledger,
                 enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
             ),
             driver=settings.driver_name,
@@ -153,6 +160,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             node=settings.node_name,
             grace=settings.stale_grace,
             clock=time.monotonic,
+            stamp=edits.stamp,
         )
         in_force = InForce(
             records=records,
@@ -174,8 +182,18 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             tell=publisher.conditions_changed,
         )
         server = KubeletServer(settings, claims, publisher.health, lock)
-        await asyncio.to_thread(_open, records, specs, host)
+        readiness = node_readiness(
+            settings,
+            host,
+            edits,
+            gpus=lambda: hardware.uuids,
+            registration=server.registration,
+            conditions=conditions,
+            told=server.standard.tell,
+        )
+        await asyncio.to_thread(_open, records, specs)
         publisher.know(await asyncio.to_thread(_in_use, records))
+        await readiness.look()  # before anything is published
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
@@ -183,7 +201,15 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force, conditions)
+            metrics = _metrics(
+                settings.metrics_address,
+                host,
+                publisher,
+                in_force,
+                conditions=conditions,
+                readiness=readiness,
+                server=server,
+            )
             async with metrics, asyncio.TaskGroup() as tasks:
                 work = {
                     "edits": _until_stop(edits.close),
@@ -195,7 +221,8 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                     "kubelet": server.run(),
                     "recovery": recovery.run(settings.stale_interval),
                     "specs": recovery.watch(FILES_WATCH),
-                    "HAMi-core": _keep(host),
+                    "suspects": suspects.run(recovery.look_at),
+                    "readiness": readiness.run(),
                     "in force": in_force.run(settings.container_interval),
                 }
                 for name, each in work.items():
@@ -209,19 +236,6 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             await asyncio.to_thread(claims.close)
 
 
-async def _keep(host: HostFiles) -> None:
-    """Have HAMi-core's files on the host as they were installed: a container that is started again would run without limits."""
-    said = Once[str]()
-    while True:
-        await asyncio.sleep(FILES_WATCH)
-        try:
-            await asyncio.to_thread(host.check)
-            said.ended("host")
-        except StorageError as error:
-            if said.is_new("host", str(error)):
-                log.error("HAMi-core's files on this node are not right; trying again", error=str(error))
-
-
 async def _until_stop(close: Callable[[], None]) -> None:
     """Call `close` as soon as the daemon stops, before calls in flight have ended: they may be waiting for just that."""
     try:
@@ -232,9 +246,16 @@ async def _until_stop(close: Callable[[], None]) -> None:
 
 @contextlib.asynccontextmanager
 async def _metrics(
-    address: str, host: HostFiles, publisher: Publisher, in_force: InForce, conditions: Conditions
+    address: str,
+    host: HostFiles,
+    publisher: Publisher,
+    in_force: InForce,
+    *,
+    conditions: Conditions,
+    readiness: Readiness,
+    server: KubeletServer,
 ) -> AsyncIterator[None]:
-    """Serve metrics while the context is open, if they are wanted."""
+    """Serve metrics, and answers for probes, while the context is open, if they are wanted."""
     if not address:
         yield
         return
@@ -254,10 +275,19 @@ async def _metrics(
             in_force.not_known,
             in_force.open_to_all,
             publisher.published_at,
+            server.registration.registered.is_set(),
+            server.registration.registered_at,
+            readiness.lacking,
             gpu_facts(publisher.devices, conditions),
         )
 
-    async with metrics.served(address, facts) as port:
+    async def alive() -> tuple[bool, str]:
+        return await server.serving(LIVENESS), "the kubelet's socket"
+
+    async def ready() -> tuple[bool, str]:
+        return await server.serving(READINESS), ", ".join(readiness.lacking) or "the kubelet's socket"
+
+    async with metrics.served(address, facts, {metrics.ALIVE: alive, metrics.READY: ready}) as port:
         log.info("serving metrics", port=port)
         yield
 
@@ -274,13 +304,14 @@ def _in_use(records: Records) -> Mapping[str, str]:
         return {}
 
 
-def _open(records: Records, specs: SpecFiles, host: HostFiles) -> None:
-    for prepare in (records.open, specs.open, host.install):
+def _open(records: Records, specs: SpecFiles) -> None:
+    """Clear away what a killed process left half-written."""
+    for clear in (records.open, specs.open):
         try:
-            prepare()
+            clear()
         except StorageError as error:
-            # Not fatal: claims that are prepared can still be unprepared. Each prepare tries again and says the same.
-            log.error("this node is not ready; claims may be refused", error=str(error))
+            # Not fatal: claims that are prepared can still be unprepared. What prepares need is looked at by itself.
+            log.error("what a former run left can't be cleared away", error=str(error))
 
 
 def _boot_id(settings: Settings) -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 from hami_kubeletplugin.api.errors import StorageError
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_ROOM = 256 * 1024
+"""Bytes that have to be free: some records, or specs."""
 TEMPORARY = ".tmp"
 """Suffix of half-written files. Not a prefix: CDI runtimes read every *.json, hidden ones too (CDI pkg/cdi/spec-dirs.go), and
 use none of two files that have the same device."""
@@ -208,6 +210,32 @@ def make_directory(path: Path) -> None:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{path}: can't be made: {error.strerror}; {remedy(error)}") from error
+
+
+def check_room(path: Path) -> None:
+    """See, without writing, that new files can be made in a directory; it is made if it isn't there.
+
+    Raises:
+        StorageError: They can't: no directory, read-only, or full.
+    """
+    make_directory(path)
+    if problem := _problem(path):
+        error = OSError(problem, os.strerror(problem))
+        raise StorageError(f"{path}: no files can be made there: {error.strerror}; {remedy(error)}")
+
+
+def _problem(directory: Path) -> int | None:
+    """Why no file can be made in a directory, as an error number."""
+    try:
+        found = os.statvfs(directory)
+    except OSError as error:
+        return error.errno
+    if found.f_flag & os.ST_RDONLY:
+        return errno.EROFS
+    # What has no bound says that it has none of it, nor any free.
+    if (found.f_blocks and found.f_bfree * found.f_frsize < _ROOM) or (found.f_files and not found.f_ffree):
+        return errno.ENOSPC
+    return None if os.access(directory, os.W_OK | os.X_OK) else errno.EACCES
 
 
 def sync_directory(path: Path) -> None:

@@ -176,7 +176,8 @@ class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings):
     metrics_address: str = Field(
         "",
         pattern=r"^(.*:[0-9]{1,5})?$",
-        description="HOST:PORT, or :PORT for all addresses, to serve /metrics at for Prometheus. Default: nowhere.",
+        description="HOST:PORT, or :PORT for all addresses, to serve /metrics for Prometheus, /healthz and /readyz for probes. "
+        "Default: nowhere.",
     )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")

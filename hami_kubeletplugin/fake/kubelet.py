@@ -2,7 +2,7 @@
 
 What it does as the real one does: it makes and watches the registry directory, asks each socket that appears GetInfo, takes the
 first DRA version of the plugin's list that it knows, reports the outcome, and closes its connection as soon as the registration
-socket goes. What it leaves out: claims and pods (a caller names the claims), and asking again a plugin that it refused.
+socket goes. What it leaves out: claims and pods (a caller names the claims), and asking again at a socket that it refused.
 
 Contract: k8s.io/kubernetes pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin.
 """
@@ -134,7 +134,12 @@ class Plugin:
 
 
 class FakeKubelet:
-    """`async with FakeKubelet(registry_dir) as kubelet: plugin = await kubelet.plugin("gpu.hami.io")`."""
+    """`async with FakeKubelet(registry_dir) as kubelet: plugin = await kubelet.plugin("gpu.hami.io")`.
+
+    Attributes:
+        refusing: With what words it refuses whoever it asks meanwhile; empty: it doesn't.
+        deaf: It never asks at sockets that appear meanwhile, as one whose inotify lost them.
+    """
 
     def __init__(
         self, registry_dir: Path, *, versions: Sequence[str] = (dra.V1, dra.V1BETA1), poll: float = 0.02
@@ -144,7 +149,8 @@ class FakeKubelet:
         self._versions = versions
         self._poll = poll
         self._plugins: dict[Socket, Plugin] = {}
-        self._refused: set[Socket] = set()
+        self._done_with: set[Socket] = set()
+        self.refusing, self.deaf = "", False
         self._changed = asyncio.Condition()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -194,8 +200,10 @@ class FakeKubelet:
                 async with self._changed:
                     self._changed.notify_all()
                 await plugin.close()
-            self._refused &= sockets
-            for new in sorted(sockets - self._plugins.keys() - self._refused):
+            self._done_with &= sockets
+            if self.deaf:
+                self._done_with |= sockets - self._plugins.keys()
+            for new in sorted(sockets - self._plugins.keys() - self._done_with):
                 try:
                     await self._register(new)
                 except grpc.aio.AioRpcError as error:  # tried again at the next look
@@ -217,9 +225,9 @@ class FakeKubelet:
             elif version is None:
                 refusal = f"none of {[*info.supported_versions]} is supported by the kubelet ({[*self._versions]})"
             else:
-                refusal = ""
+                refusal = self.refusing
             if refusal:
-                self._refused.add(found)
+                self._done_with.add(found)
             elif version:
                 self._plugins[found] = Plugin(info, version)
             await call(

@@ -104,18 +104,31 @@ class HostFiles:
     def check(self) -> Installed:
         """What each prepare asks for: the files are there as they were installed, or they are made so.
 
-        Costs three `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
+        Costs some `stat` calls when nothing happened to them. A file that is missing, cut short or touched is put back from
         the image; library and hook as new files, since containers may have the damaged one mapped.
 
         Raises:
             StorageError: As `install`. The next call tries again.
         """
+        self.check_mount()
         state = self._state
         if state and all(files.fingerprint(path) == expected for path, expected in state[1].items()):
             return state[0]
         if state:
             log.warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
         return self.install()
+
+    def check_mount(self) -> None:
+        """See that what lies on the host can be run from there.
+
+        Raises:
+            StorageError: It can't. Containers would not start, or without the library.
+        """
+        if mounts.forbids_programs(self._hami_dir):
+            raise StorageError(
+                f"HAMi-core can't be used from {self._hami_dir}: its file system is mounted noexec. "
+                "Remount it on the node (mount -o remount,exec), or choose another folder with --hami-dir"
+            )
 
     def install(self) -> Installed:
         """Bring the files to the host; what is right already is left alone.

@@ -18,6 +18,7 @@ _DETACH: Final = 2 | 8
 """MNT_DETACH, UMOUNT_NOFOLLOW: what still has a file open keeps it, and nobody waits for that."""
 _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
+_ROOT_OF_NODE: Final = "/proc/1/root"
 _LIMIT: Final = 16 * 1024 * 1024
 
 
@@ -86,6 +87,18 @@ def lacking(folder: Path) -> str | None:
             "`mountPropagation: Bidirectional`, or on a node whose root is mounted privately run `mount --make-rshared /` there"
         )
     return None
+
+
+def forbids_programs(folder: Path) -> bool:
+    """Whether the file system of a folder is mounted `noexec`, as the container runtime sees it, if that can be seen.
+
+    Then the hook can't be run from there, and the loader can't map the library. The runtime's own mount is what counts: one that
+    was changed after the daemon's container was made is still as it was in there. With hostPID process 1 is the node's.
+    """
+    for path in (Path(f"{_ROOT_OF_NODE}{folder}"), folder, *folder.parents):
+        with suppress(OSError):
+            return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
+    return False
 
 
 def parsed(mountinfo: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes]]:

@@ -4,7 +4,7 @@ Events only add to a state; only a poll takes something from it, and each condit
 
     condition           begins                                          ends
     xid                 an Xid after which the GPU is as before         `XID_KEPT` seconds after the last one
-    recovery-action     the driver names an action                      it names none, and the GPU has answered twice in a row
+    recovery-action     the driver names an action                      the GPU has answered twice in a row without naming one
                         a call returns "reset required"                 the GPU has answered twice in a row
                         an Xid that counts, and no action is named      the GPU was reset or the driver loaded anew, then as above
     lost                the GPU is lost or can't be found, or gives     the GPU has answered twice in a row
@@ -112,6 +112,7 @@ class State:
         xid: The last Xid that counted, while it waits.
         xid_at: UNIX time of the last Xid that needs no action.
         answered, failed: How often in a row.
+        calm: How often in a row it answered without an action.
         life: As measured last.
         renewed: Whether another life has begun since the last Xid that counted.
     """
@@ -122,6 +123,7 @@ class State:
     xid_at: float = 0.0
     answered: int = 0
     failed: int = 0
+    calm: int = 0
     life: Life = Life()
     renewed: bool = False
 
@@ -145,7 +147,7 @@ def after_xid(state: State, xid: int, action: int | None, rules: XidRules, *, bu
     if not rules.counts(xid, action):
         message = f"{named(xid)}; nothing to do, new pods can use the GPU"
         return replace(_with(state, What.XID, message, str(xid), now, again=True), xid_at=now)
-    state = replace(state, xid=xid, answered=0)
+    state = replace(state, xid=xid, answered=0, calm=0)
     if action:
         return _waits(state, Why.NAMED, _action_name(action), bus, now, again=True)
     return _waits(replace(state, renewed=False), Why.XID, None, bus, now, again=True)
@@ -160,12 +162,13 @@ def after_answer(state: State, answer: Answer, *, bus: str, now: float) -> State
         state,
         answered=1 if anew else min(state.answered + 1, ANSWERS),
         failed=0,
+        calm=0 if answer.action else 1 if anew else min(state.calm + 1, ANSWERS),
         life=answer.life,
         renewed=state.renewed or anew,
     )
     if answer.action:
         state = _waits(state, Why.NAMED, _action_name(answer.action), bus, now)
-    elif state.answered == ANSWERS:
+    elif state.calm == ANSWERS:
         state = _no_longer(state, answer.action)
     if state.answered == ANSWERS:
         state = _without(state, What.LOST)
@@ -180,7 +183,7 @@ def after_answer(state: State, answer: Answer, *, bus: str, now: float) -> State
 
 
 def _after_failure(state: State, error: int, said: str, bus: str, now: float) -> State:
-    state = replace(state, answered=0, failed=min(state.failed + 1, ANSWERS))
+    state = replace(state, answered=0, calm=0, failed=min(state.failed + 1, ANSWERS))
     if error == codes.ERROR_RESET_REQUIRED:
         return _waits(state, Why.RESET_REQUIRED, "gpu-reset", bus, now)
     if error in _LOST or state.failed == ANSWERS:

@@ -92,10 +92,11 @@ class HealthWatch:
             await self._changed.wait()
             self._changed.clear()
             while not self._driver_is_missing:
-                await self._poll()
+                await self.poll()
                 await self._until_next_poll()
 
-    async def _poll(self) -> None:
+    async def poll(self) -> None:
+        """Ask the driver once; also whether NVML is held open from now on is decided here."""
         with contextlib.suppress(StorageError):  # else it is as known last
             self._in_use = await asyncio.to_thread(self._read_in_use)
         listen = self._listen and may_stay_open(self._in_use, self._states)
@@ -141,12 +142,12 @@ class HealthWatch:
         urgent = bool(self._silence)
         while (left := (pace if urgent else end) - loop.time()) > 0 and not self._driver_is_missing:
             if self._heard and not self._changed.is_set():
-                urgent = await self._events(min(left, _WAIT)) or urgent
+                urgent = await self.listen(min(left, _WAIT)) or urgent
             else:
                 urgent = await self._pause(left)
         self._changed.clear()
 
-    async def _events(self, seconds: float) -> bool:
+    async def listen(self, seconds: float) -> bool:
         """Note what happens within this time; whether a poll has to say more of it."""
         try:
             told = await self._sessions.use(partial(events, seconds=seconds))

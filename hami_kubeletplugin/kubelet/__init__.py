@@ -3,7 +3,8 @@
     server        binds, keeps and removes the sockets
     registration  GetInfo, NotifyRegistrationStatus
     dra           NodePrepareResources, NodeUnprepareResources
-    listener      one gRPC server on one socket file, with reflection and the standard health service
+    listener      one gRPC server on one socket file, with reflection
+    standard      grpc.health.v1: alive, ready
     health        NodeWatchResources
     sockets       paths, socket files, the driver's lock
     wire          generated messages

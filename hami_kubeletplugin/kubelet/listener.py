@@ -1,25 +1,27 @@
 """One gRPC server on one socket file, with reflection."""
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import grpc
-from grpc_health.v1 import health as grpc_health
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from hami_kubeletplugin.api.errors import ServingError
+from hami_kubeletplugin.kubelet import standard
 from hami_kubeletplugin.kubelet.health import MAX_STREAMS
 from hami_kubeletplugin.kubelet.sockets import SocketFile
 
 MAX_CALLS: Final = 1000
 """At the same time; more than a node has pods. The kubelet tries again what is refused."""
-THREADS: Final = 512 + MAX_STREAMS
+_REFLECTIONS: Final = 8
+"""Streams of reflection at the same time; each keeps a thread while it is open."""
+THREADS: Final = 512 + MAX_STREAMS + _REFLECTIONS
 """Calls that are answered at the same time, each waiting in a thread for its claims: two calls for each pod of the fullest node.
-More have to wait. Streams of health never take those of calls, and a thread is only made when all others are busy."""
+More have to wait. Streams never take those of calls, and a thread is only made when all others are busy."""
 _CANCELLING: Final = 2.0
 """Seconds until calls that were cancelled have ended."""
 
@@ -37,40 +39,42 @@ class Listener:
 
     @classmethod
     async def start(
-        cls, path: Path, handlers: Sequence[grpc.GenericRpcHandler], services: Sequence[str], *, standard_health: bool
+        cls,
+        path: Path,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        services: Sequence[str],
+        health: standard.StandardHealth | None = None,
     ) -> Self:
         """Serve `handlers` at `path`; when this returns, the socket file is there and can be connected to.
 
         Args:
             path: Of the socket; a stale one is replaced.
             handlers: Of the services.
-            services: Full names of the services, for reflection and health.
-            standard_health: Whether to serve grpc.health.v1 too, with all services SERVING.
+            services: Full names of the services, for reflection.
+            health: Served too, if given.
 
         Raises:
             ServingError: The socket can't be bound.
         """
         listener = cls(path)
         try:
-            await listener._start(handlers, services, standard_health)
+            await listener._start(handlers, services, health)
         except BaseException:
             await listener.stop(0)
             raise
         return listener
 
     async def _start(
-        self, handlers: Sequence[grpc.GenericRpcHandler], services: Sequence[str], standard_health: bool
+        self,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        services: Sequence[str],
+        health: standard.StandardHealth | None,
     ) -> None:
         names = [*services, reflection.SERVICE_NAME]
-        self._server.add_generic_rpc_handlers(handlers)
-        if standard_health:
-            # Its watches wait without a thread.
-            servicer = grpc_health.HealthServicer(experimental_non_blocking=True)
-            for service in (grpc_health.OVERALL_HEALTH, *services):
-                servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-            health_pb2_grpc.add_HealthServicer_to_server(servicer, self._server)
-            names.append(grpc_health.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        if health is not None:
+            health.add_to(self._server)
+            names.append(standard.SERVICE)
+        self._server.add_generic_rpc_handlers((*handlers, _reflection(names)))
         await asyncio.to_thread(self._file.prepare)
         try:
             self._server.add_insecure_port(self._file.bind_address)
@@ -95,3 +99,24 @@ class Listener:
         finally:
             self._file.remove()
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _reflection(names: Sequence[str]) -> grpc.GenericRpcHandler:
+    """What a gRPC server needs to serve reflection of these services, to some clients at a time."""
+    servicer = reflection.ReflectionServicer(names)
+    free = threading.BoundedSemaphore(_REFLECTIONS)
+
+    def answers(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        if not free.acquire(blocking=False):
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{_REFLECTIONS} clients are asking already")
+        try:
+            yield from servicer.ServerReflectionInfo(requests, context)
+        finally:
+            free.release()
+
+    method = grpc.stream_stream_rpc_method_handler(
+        answers,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": method})

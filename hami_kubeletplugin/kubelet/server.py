@@ -12,7 +12,7 @@ from hami_kubeletplugin.api.claim import ClaimService
 from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.gpu.device_health import Reported
-from hami_kubeletplugin.kubelet import dra, health, registration
+from hami_kubeletplugin.kubelet import dra, health, registration, standard
 from hami_kubeletplugin.kubelet.listener import Listener
 from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
 from hami_kubeletplugin.observe.log import get_logger
@@ -27,6 +27,7 @@ WATCH_INTERVAL: Final = 3.0
 """Seconds between looks at the lock and the sockets, a few stat calls each."""
 
 _FIRST_WAIT: Final = 0.2
+_SERVICES: Final = (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1)
 
 
 class KubeletServer:
@@ -34,6 +35,7 @@ class KubeletServer:
 
     Attributes:
         registration: What the kubelet said; `registration.registered` can be waited for.
+        standard: gRPC's own health service; has to be told whether claims can be prepared.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class KubeletServer:
         self._dra_path = dra_socket(settings.plugin_dir)
         self._registration_path = registration_socket(settings.registry_dir, settings.driver_name)
         self.registration = registration.Registration(settings.driver_name, self._dra_path)
+        self.standard = standard.StandardHealth(_SERVICES)
         self._health_interval = settings.health_interval
         self._claims = claims
         self._reported = reported
@@ -85,6 +88,10 @@ class KubeletServer:
         finally:
             await self._stop()
 
+    async def serving(self, service: str) -> bool:
+        """What gRPC's health service on our own socket says of a service; False too if nobody answers there in time."""
+        return await standard.serving(self._dra_path, service)
+
     async def _keep_dra(self) -> None:
         """Serve DRA, again if the socket file was deleted: a new server shows its socket before the old one goes."""
         old, old_streams = self._dra_listener, self._streams
@@ -96,8 +103,8 @@ class KubeletServer:
         self._dra_listener = await Listener.start(
             self._dra_path,
             (*dra.handlers(self._claims), *streams.handlers()),
-            (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1),
-            standard_health=True,
+            _SERVICES,
+            self.standard,
         )
         self._streams = streams
         log.info("serving DRA", socket=str(self._dra_path))
@@ -106,9 +113,9 @@ class KubeletServer:
             await old.stop(self._stop_grace)
 
     async def _keep_registration(self) -> bool:
-        """Show the registration socket, again if it was deleted. False if the kubelet's directory is not there."""
+        """Show the registration socket, again if it was deleted, or came to nothing. False if its directory is not there."""
         old, directory = self._registration_listener, self._registration_path.parent
-        if old and await old.intact():
+        if old and await old.intact() and not self.registration.overdue():
             return True
         if old:
             self.registration.forget()
@@ -120,9 +127,9 @@ class KubeletServer:
                     self._registration_path,
                     self.registration.handlers(),
                     (registration.SERVICE,),
-                    standard_health=False,
                 )
                 self._absent.ended(directory)
+                self.registration.shown()
                 log.info("waiting for the kubelet to register us", socket=str(self._registration_path))
                 return True
         except ServingError:

@@ -1,13 +1,14 @@
-"""What Prometheus gets to see of the node daemon, over plain HTTP: nothing in it is secret, and nobody can change anything.
+"""What Prometheus and probes get to see of the node daemon, over plain HTTP: nothing is secret, and nobody can change anything.
 
 Imported only where `--metrics-address` is given: prometheus_client and aiohttp's server cost memory on every node.
 """
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 
 from aiohttp import web
@@ -22,6 +23,9 @@ from hami_kubeletplugin.port.listener import Listener
 from hami_kubeletplugin.port.room import Bounds
 
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+ALIVE: Final = "/healthz"
+READY: Final = "/readyz"
+"""The paths of probes: whether somebody answers, and whether claims can be prepared."""
 _BOUNDS: Final = Bounds(connections=64, received=256 * 1024)
 """Each connection is for one request. Whoever in the cluster can reach the port can neither exhaust the daemon nor keep
 Prometheus away: see `port.room`."""
@@ -60,6 +64,9 @@ class Facts:
         open_to_all: Whether the NVIDIA runtime gives containers GPUs without a claim; None if that can't be told.
         published_at: UNIX time at which the ResourceSlices were last found, or made, right; None: never yet.
         gpus: How each GPU is.
+        registered: Whether the kubelet has the driver registered.
+        registered_at: UNIX time at which the kubelet said so last; None: never yet.
+        lacking: What keeps claims from being prepared on this node, in a word each.
     """
 
     core: tuple[str, str, str] | None
@@ -68,6 +75,9 @@ class Facts:
     not_known: int | None
     open_to_all: bool | None
     published_at: float | None
+    registered: bool = False
+    registered_at: float | None = None
+    lacking: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()
 
 
@@ -113,6 +123,25 @@ class _Node(Collector):
             "UNIX time at which the ResourceSlices were last found, or made, right; 0: never since the start.",
             facts.published_at or 0.0,
         )
+        yield GaugeMetricFamily(
+            "hami_kubelet_registered",
+            "1 while the kubelet has the driver registered, else 0: no pod with its claims can start on this node.",
+            float(facts.registered),
+        )
+        yield GaugeMetricFamily(
+            "hami_kubelet_registered_timestamp_seconds",
+            "UNIX time at which the kubelet last said that it has registered the driver; 0: never since the start.",
+            facts.registered_at or 0.0,
+        )
+        yield GaugeMetricFamily(
+            "hami_node_ready", "1 if claims can be prepared on this node, else 0.", float(not facts.lacking)
+        )
+        lacking = GaugeMetricFamily(
+            "hami_node_lacks", "1 for each thing that keeps claims from being prepared on this node.", labels=["what"]
+        )
+        for what in facts.lacking:
+            lacking.add_metric([what], 1)
+        yield lacking
         yield from _of_gpus(facts.gpus)
 
 
@@ -136,13 +165,20 @@ def _of_gpus(gpus: Iterable[Gpu]) -> Iterator[GaugeMetricFamily]:
     yield condition
 
 
+Probe = Callable[[], Awaitable[tuple[bool, str]]]
+"""Whether it is well, and if not what isn't, in some words."""
+
+
 @contextlib.asynccontextmanager
-async def served(address: str, facts: Callable[[], Facts]) -> AsyncIterator[int]:
-    """Serve `/metrics` for as long as the context is open; gives the port.
+async def served(
+    address: str, facts: Callable[[], Facts], probes: Mapping[str, Probe] = MappingProxyType({})
+) -> AsyncIterator[int]:
+    """Serve `/metrics`, and what probes ask, for as long as the context is open; gives the port.
 
     Args:
         address: `HOST:PORT`; an empty host means all addresses, port 0 any free port.
         facts: Asked for each answer.
+        probes: By path; answered with 200, or 503 and what isn't well.
 
     Raises:
         SettingsError: The address can't be used.
@@ -150,13 +186,19 @@ async def served(address: str, facts: Callable[[], Facts]) -> AsyncIterator[int]
     registry = CollectorRegistry()
     registry.register(_Node(facts))
 
+    paths = ("/metrics", *probes)
+
     async def answer(request: web.BaseRequest) -> web.Response:
-        if request.path != "/metrics":
-            response = web.Response(status=HTTPStatus.NOT_FOUND, text="there is /metrics\n")
+        if request.path not in paths:
+            response = web.Response(status=HTTPStatus.NOT_FOUND, text=f"there is {', '.join(paths)}\n")
         elif request.method not in {"GET", "HEAD"}:
             response = web.Response(
                 status=HTTPStatus.METHOD_NOT_ALLOWED, text="GET it\n", headers={"Allow": "GET, HEAD"}
             )
+        elif request.path in probes:
+            well, words = await probes[request.path]()
+            status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+            response = web.Response(status=status, text="ok\n" if well else f"not well: {words}\n")
         else:
             response = web.Response(body=generate_latest(registry), headers={"Content-Type": _CONTENT_TYPE})
         response.force_close()

@@ -41,9 +41,9 @@ def _load(device: Device, used: Usage) -> Fraction:
     capacity = device["capacity"]
     total = {name: quantity.parse(capacity[name]["value"]) for name in (names.SHARES, names.MEMORY, names.CORES)}
     held: dict[str, Fraction | int] = {
-        names.SHARES: used.shares * quantity.parse(capacity[names.SHARES]["requestPolicy"]["default"]),
-        names.MEMORY: used.limit.memory_mib * names.MIB,
-        names.CORES: used.limit.cores,
+        names.SHARES: used.slots,
+        names.MEMORY: used.memory_mib * names.MIB,
+        names.CORES: used.cores,
     }
     return sum((held[name] / total[name] for name in total if total[name]), Fraction(0))
 

@@ -12,6 +12,7 @@
  *     uuid GPU-...      name NVIDIA ...    minor 0       brand 14      arch 7
  *     memory 42949672960                   cc 8 0        mig 1         bus 00000000:07:00.0
  *     events 10e                           event types that it knows, hexadecimal; all if there is no such line
+ *     energy 5000                          in mJ since it was initialised; not supported without
  *     field 230 1                          a field's value; the others are not supported
  *     link 0 off                           NVLinks, from 0 on, without gaps
  *     link 1 switch
@@ -298,11 +299,9 @@ int nvmlDeviceGetSupportedEventTypes(Gpu *gpu, unsigned long long *types)
 
 int nvmlEventSetCreate(EventSet **set)
 {
-    Event event;
     BEGIN(NULL);
     *set = calloc(1, sizeof **set);
-    while (next_event((*set)->seen, &event))
-        (*set)->seen = event.number;
+    (*set)->seen = last_event();
     return SUCCESS;
 }
 
@@ -343,6 +342,15 @@ int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned milliseconds)
         if (code != SUCCESS)
             return code;
     }
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Gpu *gpu, unsigned long long *energy)
+{
+    BEGIN(gpu);
+    if (!gpu->energy)
+        return NOT_SUPPORTED;
+    *energy = gpu->energy;
+    return SUCCESS;
 }
 
 int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values)

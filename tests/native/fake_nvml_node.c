@@ -85,7 +85,7 @@ static void read_line(Node *node, const char *line)
                      || sscanf(line, "bus %95s", gpu->bus) == 1 || sscanf(line, "minor %u", &gpu->minor) == 1
                      || sscanf(line, "brand %u", &gpu->brand) == 1 || sscanf(line, "arch %u", &gpu->arch) == 1
                      || sscanf(line, "cc %d %d", &gpu->cc_major, &gpu->cc_minor) == 2
-                     || sscanf(line, "mig %d", &gpu->mig) == 1 || sscanf(line, "events %llx", &gpu->events) == 1
+                     || sscanf(line, "energy %llu", &gpu->energy) == 1 || sscanf(line, "mig %d", &gpu->mig) == 1 || sscanf(line, "events %llx", &gpu->events) == 1
                      || sscanf(line, "memory %llu", &gpu->memory) == 1))) {
         fprintf(stderr, "fake_nvml: can't read this line: %s\n", line);
         abort();
@@ -181,16 +181,32 @@ int go_on(const char *call, const Gpu *gpu)
     return code;
 }
 
+static int read_event(const char *line, Event *event)
+{
+    return strchr(line, '\n')
+        && sscanf(line, "%lu %95s %llx %llu", &event->number, event->uuid, &event->type, &event->data) == 4;
+}
+
 int next_event(unsigned long after, Event *event)
 {
     char line[1024];
     int found = 0;
     FILE *file = fopen(beside_node(".events"), "r");
     while (file && !found && fgets(line, sizeof line, file))
-        found = strchr(line, '\n')
-                && sscanf(line, "%lu %95s %llx %llu", &event->number, event->uuid, &event->type, &event->data) == 4
-                && event->number > after;
+        found = read_event(line, event) && event->number > after;
     if (file)
         fclose(file);
     return found;
+}
+
+unsigned long last_event(void)
+{
+    char line[1024];
+    Event event = {0};
+    FILE *file = fopen(beside_node(".events"), "r");
+    while (file && fgets(line, sizeof line, file))
+        read_event(line, &event);
+    if (file)
+        fclose(file);
+    return event.number;
 }

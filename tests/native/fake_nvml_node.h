@@ -38,7 +38,7 @@ typedef struct {
     char uuid[TEXT], name[TEXT], bus[TEXT];
     unsigned minor, brand, arch;
     int cc_major, cc_minor, mig;
-    unsigned long long memory, events;
+    unsigned long long memory, events, energy;
     char links[MAX_LINKS][TEXT];
     unsigned link_count;
     Field fields[MAX_FIELDS];
@@ -82,4 +82,7 @@ int go_on(const char *call, const Gpu *gpu);
 
 /* The first event with a higher number than `after`; 0 if there is none. */
 int next_event(unsigned long after, Event *event);
+
+/* The highest number so far. */
+unsigned long last_event(void);
 #endif

@@ -8,7 +8,10 @@ import yaml
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION, WEBHOOKS
+from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
+from hami_kubeletplugin.kubelet.standard import WITHIN
+from hami_kubeletplugin.observe.metrics import ALIVE, READY
 from tests import REPOSITORY
 
 MANIFESTS = ("daemonset.yaml", "webhook.yaml", "extended-resource.yaml")
@@ -109,3 +112,22 @@ def test_manifest_and_program_name_the_same_events() -> None:
     )
     ours = {names.LIMIT_NOT_IN_FORCE, names.GPU_CONDITION, names.GPU_CONDITION_ENDED}
     assert set(re.findall(r'"(Gpu\w+)"', str(policy["spec"]["validations"]))) == ours
+
+
+def test_the_probes_of_the_daemon() -> None:
+    """Each asks a path that the daemon serves, at the port that it listens on; liveness never asks for readiness.
+
+    It starts as slowly as a predecessor lets it, and answers within the time that gRPC's health service may take.
+    """
+    (container,) = one("DaemonSet", "daemonset.yaml")["spec"]["template"]["spec"]["containers"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    (port,) = (item for item in container["ports"] if env["HAMI_METRICS_ADDRESS"] == f":{item['containerPort']}")
+    probes = {name: container[f"{name}Probe"] for name in ("startup", "liveness", "readiness")}
+    assert {name: probe["httpGet"] for name, probe in probes.items()} == {
+        "startup": {"path": ALIVE, "port": port["name"]},
+        "liveness": {"path": ALIVE, "port": port["name"]},
+        "readiness": {"path": READY, "port": port["name"]},
+    }
+    startup = probes["startup"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] > 2 * Settings.model_fields["lock_timeout"].default
+    assert all(probe["timeoutSeconds"] > WITHIN for probe in probes.values())

@@ -11,7 +11,25 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
-from tests.unit.hamicore.mounted import can_mount
+from tests.unit.hamicore.mounted import can_mount, mounted
+
+
+def mount_tmpfs(folder: Path, options: str) -> None:
+    """A small file system with these options."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", folder], check=True, timeout=10)
+
+
+@can_mount
+def test_where_no_program_may_lie(tmp_path: Path) -> None:
+    """On a file system that is mounted noexec nothing is installed and no claim prepared; remounted it is, without a restart."""
+    host = HostFiles(Shipped(tmp_path / "missing"), tmp_path / "vgpu" / "deep")
+    (tmp_path / "vgpu").mkdir()
+    with mounted(tmp_path / "vgpu"):
+        mount_tmpfs(tmp_path / "vgpu", "noexec")
+        with pytest.raises(StorageError, match=r"mounted noexec.*remount,exec.*--hami-dir"):
+            host.check()
+        subprocess.run(["mount", "-o", "remount,exec", tmp_path / "vgpu"], check=True, timeout=10)
+        host.check_mount()
 
 
 @can_mount

@@ -35,16 +35,22 @@ def samples(text: str) -> dict[str, tuple[dict[str, str], float]]:
 
 
 async def test_what_prometheus_sees() -> None:
-    """Build, library, whether limits are in regions, containers without, and the last publishing; as they are when it asks."""
+    """Build, library, containers without limits, the last publishing, registration, what the node lacks; as they are just now."""
     facts = NOTHING
     async with served("127.0.0.1:0", lambda: facts) as port:
         before = samples((await page(port))[1])
-        facts = Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1, True, 1764450000.5)
+        facts = Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1, True, 1764450000.5, True, 1764450001.0, ("hami-core",))
         after = samples((await page(port))[1])
     assert before.pop("hami_kubeletplugin_build_info") == ({"version": __version__}, 1)
     unknown = ("hami_containers_not_limited", "hami_claims_not_known", "hami_gpus_without_claim")
     assert all(math.isnan(before.pop(name)[1]) for name in unknown)
-    assert before == {"hami_limits_in_region": ({}, 0), "hami_slices_published_timestamp_seconds": ({}, 0)}
+    assert before.pop("hami_node_ready") == ({}, 1)
+    assert before == {
+        "hami_limits_in_region": ({}, 0),
+        "hami_slices_published_timestamp_seconds": ({}, 0),
+        "hami_kubelet_registered": ({}, 0),
+        "hami_kubelet_registered_timestamp_seconds": ({}, 0),
+    }
     assert after == {
         "hami_kubeletplugin_build_info": ({"version": __version__}, 1),
         "hami_core_info": ({"version": "2.10.0", "layout": "1.2", "digest": "a" * 64}, 1),
@@ -53,6 +59,10 @@ async def test_what_prometheus_sees() -> None:
         "hami_claims_not_known": ({}, 1),
         "hami_gpus_without_claim": ({}, 1),
         "hami_slices_published_timestamp_seconds": ({}, 1764450000.5),
+        "hami_kubelet_registered": ({}, 1),
+        "hami_kubelet_registered_timestamp_seconds": ({}, 1764450001.0),
+        "hami_node_ready": ({}, 0),
+        "hami_node_lacks": ({"what": "hami-core"}, 1),
     }
 
 
@@ -73,6 +83,21 @@ async def test_how_gpus_are() -> None:
         'hami_gpu_condition{device="hami-gpu-0",device_uuid="GPU-1",value="79",what="xid"} 3.0',
         'hami_gpu_condition{device="hami-gpu-0",device_uuid="GPU-1",value="",what="lost"} 1.0',
     ]
+
+
+async def test_what_probes_see() -> None:
+    """200 while it is well, or 503 and words; a path that nobody gave is told what there is."""
+    well = True
+
+    async def probe() -> tuple[bool, str]:
+        return well, "hami-core"
+
+    async with served("127.0.0.1:0", lambda: NOTHING, {"/readyz": probe}) as port:
+        assert await page(port, "/readyz") == (200, "ok\n")
+        well = False
+        assert await page(port, "/readyz") == (503, "not well: hami-core\n")
+        assert await page(port, "/readyz", "POST") == (405, "GET it\n")
+        assert await page(port, "/healthz") == (404, "there is /metrics, /readyz\n")
 
 
 async def test_there_is_nothing_else() -> None:
