@@ -47,7 +47,7 @@ async def test_nobody_there(serve: Serve, settings: Settings) -> None:
 
 
 async def test_a_watch_hears_of_it(serve: Serve, settings: Settings) -> None:
-    """Who watches readiness is told at once when it changes."""
+    """Who watches readiness is told at once when it changes, and only then."""
     async with serve(settings) as server:
         await until((settings.plugin_dir / "dra.sock").exists)
         async with connect(settings.plugin_dir / "dra.sock") as channel:
@@ -57,8 +57,11 @@ async def test_a_watch_hears_of_it(serve: Serve, settings: Settings) -> None:
                 health_pb2.HealthCheckResponse.FromString,
             )(health_pb2.HealthCheckRequest(service=READINESS))
             assert await stream.read() == health_pb2.HealthCheckResponse(status="NOT_SERVING")
-            server.standard.tell(True)
+            for _ in range(3):
+                server.standard.tell(True)
             assert await stream.read() == health_pb2.HealthCheckResponse(status="SERVING")
+            server.standard.tell(False)
+            assert await stream.read() == health_pb2.HealthCheckResponse(status="NOT_SERVING")
 
 
 @pytest.mark.parametrize("kind", ["health", "reflection"])
