@@ -109,3 +109,17 @@ async def test_only_changes_are_offered(gpus: Callable[[str], Inventory]) -> Non
     """A look that finds the same GPUs causes nothing; the first look is told even if it finds none."""
     async with told(Inventory(), Inventory(), gpus("a100x1"), gpus("a100x1"), gpus("a100x2")) as (looks, _):
         assert looks.offered == [Inventory(), gpus("a100x1"), gpus("a100x2")]
+
+
+async def test_what_is_known_without_waiting(gpus: Callable[[str], Inventory]) -> None:
+    """Nothing while the driver has not answered; no GPU without a driver; those that were seen last, even while calls fail."""
+    found = tuple(gpu.uuid for gpu in gpus("a100x2").gpus)
+    for answers, expected in (
+        ([HANGS], None),
+        ([MISSING], ()),
+        ([HANGS, gpus("a100x2")], found),
+        ([gpus("a100x2"), HANGS], found),
+        ([gpus("a100x2"), MISSING], ()),
+    ):
+        async with told(*answers) as (_, hardware):
+            assert hardware.uuids == expected
