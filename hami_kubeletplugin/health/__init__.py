@@ -1,4 +1,4 @@
-"""How the GPUs are: watches them, keeps a state for each, and tells people.
+"""How the GPUs are, and whether the node can use them: watches them, keeps a state for each, and tells people.
 
 driver ──events, polls──> state of each GPU ──conditions──> board (`gpu.conditions`)
 what prepares need ─────> readiness ─────────conditions──> board; probes
