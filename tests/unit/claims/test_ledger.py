@@ -108,7 +108,9 @@ async def test_options_that_shrink_end_nothing(node: Node) -> None:
     assert [devices(answer) for answer in await node.prepare(first, second)] == before
     assert "hold" in refusal((await node.prepare(one(node, "third", memory="1Mi")))[0])
     alone = refusal((await node.prepare(one(node, "alone", 1, memory="100Gi")))[0])
-    assert "102400 MiB of memory, of which 81920 are free; the driver's options have changed" in alone
+    assert (
+        "102400 MiB of memory, of which 81920 are free; the node's GPUs or the driver's options are others now" in alone
+    )
 
 
 async def test_admin_access_holds_nothing(node: Node) -> None:
