@@ -222,6 +222,20 @@ async def test_a_claim_that_nobody_knows_keeps_new_ones_out(node: Node, harm: Ca
     assert "default/first holds the rest" in refusal((await node.prepare(one(node, "second")))[0])
 
 
+async def test_a_record_that_could_not_be_read_for_a_moment(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps new ones out until somebody waits for it, and then counts."""
+    first = whole(node, "first")
+    devices((await node.prepare(first))[0])
+    node.start()
+    load = node.records.load
+    with monkeypatch.context() as patch:
+        patch.setattr(node.records, "load", lambda uid: load(uid) if [uid] != uids(first) else _full())
+        assert "nobody knows" in refusal((await node.prepare(one(node, "other", 1)))[0])
+    await node.recovery().look_at(node.waited_for)
+    devices((await node.prepare(one(node, "other", 1)))[0])
+    assert "default/first holds the rest" in refusal((await node.prepare(one(node, "second")))[0])
+
+
 async def test_a_claim_that_nobody_knows_keeps_nobody_out_once_unprepared(node: Node) -> None:
     """Its pod was deleted."""
     first = whole(node, "first")
