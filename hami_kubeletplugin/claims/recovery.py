@@ -129,12 +129,12 @@ class Recovery:
             await self._mend(uid)
 
     async def look_at(self, uids: Collection[str]) -> Collection[str]:
-        """Look at some claims at once: mend what can't be used, unprepare what has been stale for longer than the grace.
+        """Look at some claims at once: have their files right, unprepare what has been stale for longer than the grace.
 
         Returns:
             UIDs of those that are stale, but not for so long yet.
         """
-        for uid in await asyncio.to_thread(lambda: [one for one in uids if self._usable(one) is None]):
+        for uid in uids:
             await self._mend(uid)
         return await self.clean_up(uids)
 
