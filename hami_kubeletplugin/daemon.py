@@ -30,6 +30,7 @@ from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
@@ -47,6 +48,8 @@ log = get_logger()
 
 FILES_WATCH = 5.0
 """Seconds between looks whether CDI specs and HAMi-core's files are as they were made: a listing, and a `stat` for each."""
+API_GRACE = 4.0
+"""Seconds from SIGTERM until prepares wait for the API server no longer: those that are answered in time come to their end."""
 
 
 async def run(settings: Settings) -> None:
@@ -58,6 +61,7 @@ async def run(settings: Settings) -> None:
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(OwnThreads())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # Sent when a terminal goes, or by people who expect a reload. Its default would end us without clean-up.
@@ -124,6 +128,11 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             rights=settings.claim_rights,
             changed=in_use.changed if in_use else None,
         )
+
+        def give_up() -> None:
+            claims.hurry()
+            claim_api.close()
+
         recovery = Recovery(
             claims=claims,
             api=api,
@@ -153,6 +162,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             metrics = _metrics(settings.metrics_address, host, publisher, in_force)
             async with metrics, asyncio.TaskGroup() as tasks:
                 tasks.create_task(_until_stop(edits.close), name="edits")
+                tasks.create_task(_until_stop(give_up, after=API_GRACE), name="API server")
                 tasks.create_task(hardware.run(), name="hardware")
                 tasks.create_task(publisher.run(), name="publisher")
                 if in_use:
@@ -167,7 +177,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             raise group.exceptions[0] from None
         finally:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
-            claim_api.close()
+            give_up()
             await asyncio.to_thread(claims.close)
 
 
@@ -184,12 +194,12 @@ async def _keep(host: HostFiles) -> None:
                 log.error("HAMi-core's files on this node are not right; trying again", error=str(error))
 
 
-async def _until_stop(close: Callable[[], None]) -> None:
-    """Call `close` as soon as the daemon stops, before calls in flight have ended: they may be waiting for just that."""
+async def _until_stop(close: Callable[[], None], *, after: float = 0.0) -> None:
+    """Call `close` some seconds after the daemon began to stop, before calls in flight have ended: they may wait for it."""
     try:
         await asyncio.Event().wait()
     finally:
-        close()
+        asyncio.get_running_loop().call_later(after, close)
 
 
 @contextlib.asynccontextmanager
