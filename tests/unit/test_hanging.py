@@ -86,7 +86,7 @@ def test_an_error_is_the_callers() -> None:
         raise HamiError(name)
 
     for _ in range(3):
-        with pytest.raises(HamiError, match="^z$"):
+        with pytest.raises(HamiError, match=r"^z$"):
             files.each(fail, ["z"])
 
 
