@@ -20,6 +20,7 @@ from hami_kubeletplugin.gpu import nvml as codes
 from hami_kubeletplugin.gpu import pci
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml, library_below
+from hami_kubeletplugin.gpu.unserved import why_left_out
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
@@ -131,7 +132,7 @@ def read_node(nvml: Nvml, sysfs: Path) -> tuple[Inventory, list[Remark]]:
                 continue
             gpu = reader.gpu(driver_version, cuda_version, sysfs)
         except NvmlCallFailed as error:
-            remarks.append(reader.remark("GPU left out: it can't be read", error))
+            remarks.append(reader.remark(f"GPU left out: {why_left_out(error)}", error))
             continue
         try:
             links = reader.links()
