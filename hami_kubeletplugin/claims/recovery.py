@@ -238,6 +238,11 @@ class Recovery:
         """
         try:
             claim = await self._api.get_claim(ref.namespace, ref.name)
+            ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(
+                claim, self._driver, node=self._node
+            )
+            if ours and prepared is not None:
+                await self._see_late_pods(prepared, claim)
         except ApiNotFound:
             return False
         except ApiUnavailable:
@@ -248,9 +253,6 @@ class Recovery:
         except Exception:
             log.exception("can't tell whether a claim is stale", claim=ref.full_name, claim_uid=ref.uid)
             return True
-        ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver, node=self._node)
-        if ours and prepared is not None:
-            await self._see_late_pods(prepared, claim)
         return ours
 
     async def _is_still_stale(self, ref: ClaimRef) -> bool:
