@@ -17,6 +17,8 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 
 NODES: Final = ("hami-bench-1", "hami-bench-2")
 _AT_ONCE: Final = 24
+_AMOUNTS: Final = {"memory": "400Mi", "cores": "1", "shares": "100"}
+"""Of a claim. Small, so that a hundred have room on a GPU: the daemon refuses what is more than there is."""
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -158,8 +160,7 @@ def _pod(name: str, node: str, claims: Sequence[str]) -> Json:
 
 def _unallocated(name: str, pod: Json) -> Json:
     in_pod = name.removeprefix(f"{pod['metadata']['name']}-")[:-6]
-    amounts = {"memory": "4000Mi", "cores": "10", "shares": "1000"}
-    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": amounts}}}
+    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER, "capacity": {"requests": _AMOUNTS}}}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -175,7 +176,7 @@ def _allocation(node: str, device: int, pod: Json) -> Json:
         "pool": node,
         "device": f"hami-gpu-{device}",
         "shareID": str(uuid.uuid4()),
-        "consumedCapacity": {"memory": "4000Mi", "cores": "10", "shares": "1000"},
+        "consumedCapacity": _AMOUNTS,
     }
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {

@@ -17,6 +17,7 @@ The package is a house whose floors import downward only (checked by import-lint
     kube           the Kubernetes API client
     observe        structured logs, the node daemon's metrics
     files          files that are there whole or not at all
+    hanging        work that may hang in the kernel
     program        the frame of both command lines: options from settings, tables
     port           TCP ports that anybody may reach: what a connection may cost
     api            names, errors, settings, GpuConfig: what users read and write

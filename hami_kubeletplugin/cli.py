@@ -3,6 +3,7 @@
 import asyncio
 import json
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -11,8 +12,11 @@ from hami_kubeletplugin import show
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
+from hami_kubeletplugin.api.taint_settings import TaintSettings
+from hami_kubeletplugin.claims.other_names import other_names
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.gpu.conditions import Conditions, Found
 from hami_kubeletplugin.inforce.running import loaded_now
 from hami_kubeletplugin.observe.log import configure
 from hami_kubeletplugin.program import given_only, options, program, run_program
@@ -42,7 +46,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="For people
 
 
 @app.command()
-@options(Sharing, Discovery, Identity)
+@options(Sharing, Discovery, Identity, TaintSettings)
 def devices(
     output: OutputOption = Output.table,
     node_name: Annotated[
@@ -50,15 +54,34 @@ def devices(
     ] = "this",
     **given: Any,
 ) -> None:
-    """Show what would be published for this node's GPUs. Works beside a running daemon."""
+    """Show what would be published for this node's GPUs. Works beside a running daemon.
+
+    CONDITION is what the daemon knows of a GPU that is to be said, such as that it waits for a reset; only a running daemon does.
+    """
     from hami_kubeletplugin.gpu.source import source_for  # noqa: PLC0415
     from hami_kubeletplugin.publish import devices as published  # noqa: PLC0415
+    from hami_kubeletplugin.publish import taints  # noqa: PLC0415
 
     settings = Settings.checked(node_name=node_name, **given_only(given))
     configure("console", "warning")
     inventory = asyncio.run(source_for(settings).discover())
-    found = published.devices(inventory.gpus, settings)
-    typer.echo(json.dumps(found, indent=2) if output is Output.json else show.devices_table(found))
+    conditions = _conditions(settings.plugin_dir)
+    found = taints.tainted(published.devices(inventory.gpus, settings), conditions or {}, settings.effects)
+    typer.echo(json.dumps(found, indent=2) if output is Output.json else show.devices_table(found, conditions))
+    if conditions is None:
+        typer.echo("what is to be said of GPUs is not known: no daemon runs on this node", err=True)
+
+
+def _conditions(plugin_dir: Path) -> Found | None:
+    """What the daemon that runs knows; None if none does. What one that is gone has left is no news."""
+    from hami_kubeletplugin.health import kept  # noqa: PLC0415
+    from hami_kubeletplugin.kubelet.sockets import serving  # noqa: PLC0415
+
+    holder, found, board = serving(plugin_dir), kept.read(plugin_dir), Conditions()
+    if holder is None or found is None or found.holder != holder:
+        return None
+    board.restore(found.by_source)
+    return board.all.get()
 
 
 @app.command()
@@ -66,7 +89,8 @@ def devices(
 def claims(output: OutputOption = Output.table, **given: Any) -> None:
     """Show what is prepared on this node, for which containers, with which limits. Works beside a running daemon.
 
-    LOADED BY is how many of the containers' processes have HAMi-core loaded now, as far as they can be seen.
+    LOADED BY is how many of the containers' processes have HAMi-core loaded now, as far as they can be seen. Claims that were
+    prepared under other driver names are counted on stderr.
     """
     settings = Identity.checked(**given_only(given))
     found = list(Records(settings.plugin_dir / "claims").all())
@@ -77,6 +101,12 @@ def claims(output: OutputOption = Output.table, **given: Any) -> None:
     for error in found:
         if isinstance(error, HamiError):
             typer.echo(str(error), err=True)
+    for other in other_names(settings.plugin_dir, settings.driver_name):
+        typer.echo(
+            f"{len(other.claims)} more of driver {other.driver}: hami-kubeletplugin claims --driver-name {other.driver} "
+            f"--plugin-dir {other.plugin_dir}",
+            err=True,
+        )
 
 
 @app.command()

@@ -1,8 +1,9 @@
 """The node daemon: its parts, wired, in one task group.
 
-hardware ──inventory──> publisher ──slices──> API server
+hardware ──inventory──> beside ──what nobody else gives out──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
+driver ──events, polls──> health ──conditions──> board
 records ──what is in use──> publisher, with --gpu-order=spread
 what prepares need ──> readiness ──> conditions of GPUs, probes
 processes of containers ──> in force ──events──> API server
@@ -18,32 +19,40 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.other_names import check_names
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.claims.usage import usage
+from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.gpu.source import driver_edits_for, source_for
+from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.health.events import ConditionEvents
+from hami_kubeletplugin.health.heard import Heard
+from hami_kubeletplugin.health.kept import Keeper
 from hami_kubeletplugin.health.needs import node_readiness
 from hami_kubeletplugin.health.readiness import Readiness
+from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kubelet.other_names import OtherNames, Parts
 from hami_kubeletplugin.kubelet.server import KubeletServer
-from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock, own_name
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
@@ -98,31 +107,51 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
         conditions = Conditions()
-        publisher = Publisher(api, driver=settings.driver_name, node=settings.node_name, sharing=settings)
+        publisher = Publisher(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            sharing=settings,
+            conditions=conditions,
+            effects=settings.effects,
+        )
+        beside = Beside(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            resources=settings.plugin_resources,
+            withhold=settings.given_out_twice == "withheld",
+            conditions=conditions,
+            publish=publisher.offer,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
-            publisher.offer(inventory)
+            beside.offer(inventory)
+            health.known(inventory)
             recovery.wake()
             readiness.wake()
 
+        sessions = sessions_for(settings)
         hardware = HardwareWatch(
-            source_for(settings, lambda: _devices(records)),
+            source_for(settings, lambda: _devices(records), sessions=sessions),
             interval=settings.rescan_interval,
             on_change=hardware_changed,
+            in_use=lambda: _devices(records).values(),
         )
-        spread = settings.gpu_order == "spread"
-        in_use = UsageWatch(lambda: usage(records.usable()), publisher.order_by) if spread else None
+        health = GpuHealth(
+            settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
+        )
+        suspects = Suspects()
+        ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=suspects.add)
+        in_use = UsageWatch(ledger.in_use, publisher.order_by) if settings.gpu_order == "spread" else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
+        enforcements: Enforcements = {"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()}
         claims = Claims(
             api=claim_api,
             inventory=hardware.inventory,
             edits=edits,
-            files=NodeFiles(
-                records=records,
-                specs=specs,
-                enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
-            ),
+            files=NodeFiles(records=records, specs=specs, ledger=ledger, enforcements=enforcements),
             driver=settings.driver_name,
             node=settings.node_name,
             boot_id=boot_id,
@@ -139,6 +168,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             node=settings.node_name,
             grace=settings.stale_grace,
             clock=time.monotonic,
+            stamp=edits.stamp,
         )
         in_force = InForce(
             records=records,
@@ -146,7 +176,20 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             hami_dir=settings.hami_dir,
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
-        server = KubeletServer(settings, claims, publisher.published, lock)
+        heard = Heard(
+            conditions=conditions,
+            events=ConditionEvents(
+                api,
+                driver=settings.driver_name,
+                node=settings.node_name,
+                claims=records.usable,
+                devices=lambda: publisher.devices,
+            ),
+            keeper=Keeper(settings.plugin_dir, own_name(), boot_id, conditions),
+            devices=lambda: publisher.devices,
+            tell=publisher.conditions_changed,
+        )
+        server = KubeletServer(settings, claims, publisher.health, lock)
         readiness = node_readiness(
             settings,
             host,
@@ -156,7 +199,13 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             conditions=conditions,
             told=server.standard.tell,
         )
-        await asyncio.to_thread(_open, records, specs)
+        others = OtherNames(
+            Parts(settings, boot_id, api, claim_api, hardware.inventory, edits, enforcements),
+            conditions,
+            beside.publishes,
+        )
+        await asyncio.gather(asyncio.to_thread(_open, records, specs, settings.driver_name), others.look())
+        publisher.know(await asyncio.to_thread(_in_use, records))
         await readiness.look()  # before anything is published
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
@@ -165,18 +214,34 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            metrics = _metrics(settings.metrics_address, host, publisher, in_force, readiness=readiness, server=server)
+            metrics = _metrics(
+                settings.metrics_address,
+                host,
+                publisher,
+                in_force,
+                conditions=conditions,
+                readiness=readiness,
+                server=server,
+            )
             async with metrics, asyncio.TaskGroup() as tasks:
-                tasks.create_task(_until_stop(edits.close), name="edits")
-                tasks.create_task(hardware.run(), name="hardware")
-                tasks.create_task(publisher.run(), name="publisher")
-                if in_use:
-                    tasks.create_task(in_use.run(), name="order")
-                tasks.create_task(server.run(), name="kubelet")
-                tasks.create_task(recovery.run(settings.stale_interval), name="recovery")
-                tasks.create_task(recovery.watch(FILES_WATCH), name="specs")
-                tasks.create_task(readiness.run(), name="readiness")
-                tasks.create_task(in_force.run(settings.container_interval), name="in force")
+                work = {
+                    "edits": _until_stop(edits.close),
+                    "hardware": hardware.run(),
+                    "health": health.run(),
+                    "beside": beside.run(),
+                    "publisher": publisher.run(),
+                    "conditions": heard.run(),
+                    **({"order": in_use.run()} if in_use else {}),
+                    "kubelet": server.run(),
+                    "other names": others.run(),
+                    "recovery": recovery.run(settings.stale_interval),
+                    "specs": recovery.watch(FILES_WATCH),
+                    "suspects": suspects.run(recovery.look_at),
+                    "readiness": readiness.run(),
+                    "in force": in_force.run(settings.container_interval),
+                }
+                for name, each in work.items():
+                    tasks.create_task(each, name=name)
         except ExceptionGroup as group:
             # The first failure ended all: its own words, or traceback, are what people need.
             raise group.exceptions[0] from None
@@ -201,6 +266,7 @@ async def _metrics(
     publisher: Publisher,
     in_force: InForce,
     *,
+    conditions: Conditions,
     readiness: Readiness,
     server: KubeletServer,
 ) -> AsyncIterator[None]:
@@ -208,7 +274,8 @@ async def _metrics(
     if not address:
         yield
         return
-    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.health.facts import gpu_facts  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415
 
     def facts() -> metrics.Facts:
         installed = host.installed
@@ -226,6 +293,7 @@ async def _metrics(
             server.registration.registered.is_set(),
             server.registration.registered_at,
             readiness.lacking,
+            gpu_facts(publisher.devices, conditions),
         )
 
     async def alive() -> tuple[bool, str]:
@@ -244,8 +312,16 @@ def _devices(records: Records) -> Mapping[str, str]:
     return {share.device: share.uuid for claim in records.usable() for share in claim.shares}
 
 
-def _open(records: Records, specs: SpecFiles) -> None:
+def _in_use(records: Records) -> Mapping[str, str]:
+    try:
+        return _devices(records)
+    except StorageError:  # recovery says so
+        return {}
+
+
+def _open(records: Records, specs: SpecFiles, driver: str) -> None:
     """Clear away what a killed process left half-written."""
+    check_names(records, driver)
     for clear in (records.open, specs.open):
         try:
             clear()

@@ -7,6 +7,7 @@ from typing import Any, Final
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.claims import record_schema
 from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.gpu.conditions import Condition, Found, of
 from hami_kubeletplugin.hamicore.storage import Storage, storage
 from hami_kubeletplugin.inforce.running import Loaded
 from hami_kubeletplugin.kube import quantity
@@ -19,9 +20,14 @@ _KEPT: Final[Mapping[Storage, str]] = {"region": "region", "directory": "variabl
 """In variables only: a process without its environment is not limited."""
 
 
-def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
-    """Devices in ResourceSlice form as a table."""
-    rows = [["NAME", "UUID", "MODEL", "MEMORY", "CORES", "SHARERS", "PCIE ROOT", "NUMA"]]
+def devices_table(devices: Iterable[Mapping[str, Any]], conditions: Found | None = None) -> str:
+    """Devices in ResourceSlice form as a table.
+
+    Args:
+        devices: The devices.
+        conditions: What is to be said of their GPUs; None: it is not known.
+    """
+    rows = [["NAME", "UUID", "MODEL", "MEMORY", "CORES", "SHARERS", "PCIE ROOT", "NUMA", "CONDITION"]]
     for device in devices:
         attributes, capacity = device["attributes"], device["capacity"]
         shares = capacity[names.SHARES]
@@ -36,6 +42,7 @@ def devices_table(devices: Iterable[Mapping[str, Any]]) -> str:
                 str(int(sharers)),
                 attributes.get(names.PCIE_ROOT, {}).get("string", "-"),
                 str(attributes.get(names.NUMA_NODE, {}).get("int", "-")),
+                "?" if conditions is None else _conditions(of(conditions, attributes[names.UUID]["string"])),
             ]
         )
     return table(rows)
@@ -77,6 +84,10 @@ def claims_json(claims: Iterable[Prepared], running: Running | None = None) -> s
             use |= {"processes": seen.processes if seen else None, "loaded": seen.loaded if seen else None}
         found.append(dumped)
     return json.dumps(found, indent=2)
+
+
+def _conditions(found: Iterable[Condition]) -> str:
+    return ", ".join(f"{each.what}={each.value}" if each.value else str(each.what) for each in found) or "-"
 
 
 def _loaded(seen: Loaded | None) -> str:

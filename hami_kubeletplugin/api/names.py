@@ -73,6 +73,8 @@ SAME_PCIE_ROOT: Final = "gpu.hami.io/same-pcie-root"
 SAME_NVLINK: Final = "gpu.hami.io/same-nvlink"
 EXCLUSIVE: Final = "gpu.hami.io/exclusive"
 
+DEVICE_CORDON: Final = "hami.io/device-cordon"
+"""Annotation of nodes, HAMi's: UUIDs of GPUs on which nothing new is put, with commas between."""
 IGNORE_LABEL: Final = "hami.io/webhook"
 """Label of pods; with the value `ignore` they stay as they are."""
 
@@ -97,6 +99,13 @@ CLAIM: Final = "HAMI_DRA_CLAIM"
 
 LIMIT_NOT_IN_FORCE: Final = "GpuLimitNotInForce"
 """Reason of the Event of a pod whose container has not loaded HAMi-core."""
+
+TAINT: Final = "gpu.hami.io/"
+"""Before the kind of a condition: the key of its taint, whatever the driver is called."""
+GPU_CONDITION: Final = "GpuCondition"
+"""Reason of the Event of the Node, and of pods that use the GPU, that a condition has begun."""
+GPU_CONDITION_ENDED: Final = "GpuConditionEnded"
+"""And that it has ended."""
 
 # Variables of our own processes that others name, too.
 NODE_NAME: Final = "NODE_NAME"

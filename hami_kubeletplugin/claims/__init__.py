@@ -1,11 +1,14 @@
 """From an allocated claim to what its containers get.
 
+    suspects        claims that another one waits for, looked at at once
     recovery        what happens without the kubelet asking: at the start, repair, clean-up of stale claims
     service         NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC
     locks           one lock per claim, in the order of asking
     reader          what the API server says about the claims of one call
     node_files      what a claim leaves on the node, in an order in which a crash is harmless
+    ledger          what prepared claims hold of each GPU, and that it is never more than there is
     specfiles       its CDI spec file
+    other_names     claims of this node under other driver names
     records         its record file
     record_schema   how a record stands on the disk, version by version (pure)
     spec            prepared claim -> CDI spec (pure)
@@ -13,7 +16,7 @@
     numbering       the order in which a container numbers its GPUs (pure)
     plan            allocated claims + pods -> prepared claim, or a refusal (pure)
     privileged      which pods no limit could hold in (pure)
-    usage           how much of each GPU prepared claims hold (pure)
+    usage           how much of each GPU a prepared claim holds (pure)
     prepared        what a prepared claim is (pure)
     pods            Pod -> which container sees which request (pure)
     allocation      ResourceClaim -> our shares of it (pure)

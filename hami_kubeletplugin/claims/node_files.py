@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from hami_kubeletplugin.api.errors import ClaimError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.enforcement import Enforced, Enforcements
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.spec import render
@@ -26,11 +27,12 @@ class NodeFiles:
     Args:
         records: Claim records.
         specs: CDI specs.
+        ledger: What claims hold of the GPUs.
         enforcements: What keeps limits.
     """
 
-    def __init__(self, *, records: Records, specs: SpecFiles, enforcements: Enforcements) -> None:
-        self._records, self._specs, self._enforcements = records, specs, enforcements
+    def __init__(self, *, records: Records, specs: SpecFiles, ledger: Ledger, enforcements: Enforcements) -> None:
+        self._records, self._specs, self._ledger, self._enforcements = records, specs, ledger, enforcements
 
     def put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> None:
         """Make everything of a claim be there, whatever was there before. Does nothing where it is right already.
@@ -61,17 +63,18 @@ class NodeFiles:
             _refuse_other_gpus(prepared, former)
         elif new:
             _refuse_one_gpu_for_several(prepared)
-        try:
-            for each in enforced.values():
-                each.clear(former, has_spec=has_spec)
-            if former != prepared:
-                self._records.save(prepared)
-            for each in enforced.values():
-                each.create()
-            self._specs.save(uid, spec)
-        except HamiError:
-            self._undo(prepared, former, new=new)
-            raise
+        with self._ledger.holding(prepared, gpus):
+            try:
+                for each in enforced.values():
+                    each.clear(former, has_spec=has_spec)
+                if former != prepared:
+                    self._records.save(prepared)
+                for each in enforced.values():
+                    each.create()
+                self._specs.save(uid, spec)
+            except HamiError:
+                self._undo(prepared, former, new=new)
+                raise
 
     def load(self, uid: str) -> Prepared | None:
         """A claim's record, or None if it has none.
@@ -96,6 +99,7 @@ class NodeFiles:
         for enforcement in self._enforcements.values():
             enforcement.remove(uid)
         self._records.remove(uid)
+        self._ledger.forget(uid)
 
     def _former(self, uid: str) -> Prepared | None:
         try:

@@ -218,6 +218,7 @@ def _prepared(share: Share, use: int, gpus: Mapping[str, Gpu]) -> PreparedShare:
         uuid=_gpu(share, gpus).uuid,
         limit=share.limit,
         use=use,
+        slots=share.slots,
     )
 
 

@@ -52,7 +52,12 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class PreparedShare:
-    """One share of the claim: the allocation result, its GPU and its place in a use."""
+    """One share of the claim: the allocation result, its GPU and its place in a use.
+
+    Attributes:
+        slots: Sharing slots that it consumes; 0 if the allocation, or a record of version 0.1.0, doesn't say.
+        use: Index of its use.
+    """
 
     request: str
     subrequest: str | None
@@ -62,6 +67,7 @@ class PreparedShare:
     uuid: str
     limit: Limit
     use: int
+    slots: int = 0
 
     @property
     def result_name(self) -> str:

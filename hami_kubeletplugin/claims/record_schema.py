@@ -63,6 +63,7 @@ class _Share(_Stored):
     memory_mib: int
     cores: int
     use: int
+    slots: int = 0
 
 
 class _Claim(_Stored):
@@ -133,6 +134,7 @@ def _share(share: PreparedShare) -> Json:
         "memory_mib": share.limit.memory_mib,
         "cores": share.limit.cores,
         "use": share.use,
+        **({"slots": share.slots} if share.slots else {}),
     }
 
 
@@ -160,6 +162,7 @@ def _loaded_share(share: _Share) -> PreparedShare:
         uuid=share.uuid,
         limit=Limit(share.memory_mib, share.cores),
         use=share.use,
+        slots=share.slots,
     )
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -12,6 +12,7 @@ from hami_kubeletplugin.api.errors import (
     ApiNotFound,
     ApiUnavailable,
     HamiError,
+    HardwareError,
     RecordDamaged,
     StorageError,
 )
@@ -58,6 +59,7 @@ class Recovery:
         grace: Seconds that a claim must have been found stale for before it is unprepared: its containers may still be
             stopping, and the kubelet normally unprepares it itself.
         clock: Seconds, monotonic.
+        stamp: What the driver's part of CDI specs follows from, see `DriverEditsSource`.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Recovery:
         node: str,
         grace: float,
         clock: Callable[[], float],
+        stamp: Callable[[], object] = lambda: None,
     ) -> None:
         self._claims, self._api, self._records, self._specs = claims, api, records, specs
         self._driver, self._node, self._grace, self._clock = driver, node, grace, clock
@@ -79,6 +82,8 @@ class Recovery:
         self._reported = Once[str]()
         self._failing: dict[str, _Failing] = {}
         self._woken = asyncio.Event()
+        self._stamp = stamp
+        self._last_stamp: object = None
 
     def wake(self) -> None:
         """Look at all claims now: the hardware has changed."""
@@ -99,19 +104,22 @@ class Recovery:
             await self.repair()
 
     async def watch(self, interval: float) -> None:
-        """Mend specs that are gone, or changed by others: a container that is started again would not find its devices.
+        """Mend specs that are gone, changed by others, or of a former driver: containers that start again need what they say.
 
-        A claim for which that fails is tried again after waits that grow.
+        A claim for which that fails is tried again after waits that grow, and at once when the driver changes again. Until one
+        can be made the former spec stays.
         """
         while True:
             await asyncio.sleep(interval)
+            if await asyncio.to_thread(self._driver_changed):
+                self.wake()
             for uid in await asyncio.to_thread(self._due):
                 await self._mend(uid, first_wait=interval)
 
     async def repair(self) -> None:
         """Have every claim's files as its record says; make a record that can't be used anew from the API server."""
         try:
-            uids = await asyncio.to_thread(lambda: {*self._records.uids(), *self._specs.uids()})
+            uids = await asyncio.to_thread(self._uids)
         except StorageError as error:
             log.warning("prepared claims can't be looked after now", error=str(error))
             return
@@ -120,33 +128,66 @@ class Recovery:
         for uid in sorted(uids):
             await self._mend(uid)
 
-    async def clean_up(self) -> None:
-        """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace."""
+    async def look_at(self, uids: Collection[str]) -> Collection[str]:
+        """Look at some claims at once: mend what can't be used, unprepare what has been stale for longer than the grace.
+
+        Returns:
+            UIDs of those that are stale, but not for so long yet.
+        """
+        for uid in await asyncio.to_thread(lambda: [one for one in uids if self._usable(one) is None]):
+            await self._mend(uid)
+        return await self.clean_up(uids)
+
+    async def clean_up(self, only: Collection[str] | None = None) -> Collection[str]:
+        """Unprepare claims that are gone from the API server, or not allocated to us any more, for longer than the grace.
+
+        Args:
+            only: UIDs of those to look at; None for all.
+
+        Returns:
+            UIDs of those that are stale, but not for so long yet.
+        """
         now = self._clock()
         try:
-            known = await asyncio.to_thread(self._known)
+            known = await asyncio.to_thread(lambda: self._known(self._uids() if only is None else only))
             stale = [ref for ref, prepared in known.items() if not await self._is_ours(ref, prepared)]
         except (ApiUnavailable, StorageError) as error:
             log.warning("can't look for stale claims now", error=str(error))
-            return
-        self._stale_since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
-        self._late.keep({ref.uid for ref in known}.__contains__)
+            return ()
+        others = {} if only is None else {u: since for u, since in self._stale_since.items() if u not in only}
+        self._stale_since = others | {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
+        if only is None:
+            self._late.keep({ref.uid for ref in known}.__contains__)
+        waiting = set()
         for ref in stale:
             if now - self._stale_since[ref.uid] >= self._grace and await self._is_still_stale(ref):
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
                 await asyncio.to_thread(self._claims.unprepare, [ref])
+            else:
+                waiting.add(ref.uid)
+        return waiting
 
     def _due(self) -> list[str]:
-        """Claims whose spec isn't as it was made, unless it failed a short while ago."""
+        """Claims that could not be mended a while ago, or whose spec isn't as it was made."""
         now = self._clock()
+        failing = dict(self._failing)
         try:
             return [
                 uid
                 for uid in self._records.uids()
-                if not self._specs.is_intact(uid) and (uid not in self._failing or self._failing[uid].due <= now)
+                if (failing[uid].due <= now if uid in failing else not self._specs.is_intact(uid))
             ]
         except StorageError:
             return []  # repair says so, at its own pace
+
+    def _driver_changed(self) -> bool:
+        """Whether the driver's files are others than at the last look."""
+        try:
+            stamp = self._stamp()
+        except HardwareError:
+            return False  # claims that need them say so
+        changed, self._last_stamp = stamp != self._last_stamp, stamp
+        return changed
 
     async def _mend(self, uid: str, first_wait: float = 1.0) -> None:
         try:
@@ -160,11 +201,24 @@ class Recovery:
             self._reported.ended(uid)
             self._failing.pop(uid, None)
 
-    def _known(self) -> dict[ClaimRef, Prepared | None]:
-        """Every claim that has something on this node and whose name is known."""
-        known: dict[ClaimRef, Prepared | None] = {p.ref: p for p in self._records.usable()}
-        lost = {*self._specs.uids(), *self._records.uids()} - {ref.uid for ref in known}
-        return known | {ref: None for ref in map(self._lost, lost) if ref}
+    def _uids(self) -> set[str]:
+        """Of every claim that has something on this node."""
+        return {*self._records.uids(), *self._specs.uids()}
+
+    def _known(self, uids: Collection[str]) -> dict[ClaimRef, Prepared | None]:
+        """Those of these claims whose name is known."""
+        known: dict[ClaimRef, Prepared | None] = {}
+        for uid in uids:
+            record = self._usable(uid)
+            if (ref := record.ref if record else self._lost(uid)) is not None:
+                known[ref] = record
+        return known
+
+    def _usable(self, uid: str) -> Prepared | None:
+        try:
+            return self._records.load(uid)
+        except StorageError:
+            return None
 
     def _lost(self, uid: str) -> ClaimRef | None:
         """Which claim it is whose record is lost or can't be used, from its spec or else from what is left of the record."""

@@ -1,12 +1,12 @@
-"""How much of each GPU prepared claims hold. Pure."""
+"""How much of each GPU a prepared claim holds. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from hami_kubeletplugin.api.limits import Limit
-from hami_kubeletplugin.claims.prepared import Prepared
+from hami_kubeletplugin.api.names import SHARES_TOTAL
+from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,23 +14,46 @@ class Usage:
     """What is held of one GPU.
 
     Attributes:
-        shares: How many shares, each of which takes a slot at least.
-        limit: Memory and cores of all of them together.
+        slots: Sharing slots.
+        memory_mib: MiB.
+        cores: Percent of its compute.
     """
 
-    shares: int
-    limit: Limit
+    slots: int
+    memory_mib: int
+    cores: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        """Both together."""
+        return Usage(self.slots + other.slots, self.memory_mib + other.memory_mib, self.cores + other.cores)
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        """What is left without the other."""
+        return Usage(self.slots - other.slots, self.memory_mib - other.memory_mib, self.cores - other.cores)
+
+    def __or__(self, other: "Usage") -> "Usage":
+        """The larger one of each."""
+        return Usage(max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores))
 
 
-UNUSED: Final = Usage(0, Limit(0))
+UNUSED: Final = Usage(0, 0)
 
 
-def usage(claims: Iterable[Prepared]) -> Mapping[str, Usage]:
-    """By GPU UUID. Admin access holds nothing."""
+def usage(claim: Prepared, slot: int) -> Mapping[str, Usage]:
+    """By GPU UUID, since a device's name is not for ever. Admin access holds nothing.
+
+    Args:
+        claim: The claim.
+        slot: Slots of a share that doesn't say how many it has.
+    """
     used: dict[str, Usage] = defaultdict(lambda: UNUSED)
-    for claim in claims:
-        for share in claim.shares:
-            if share.share_id is not None:
-                before = used[share.uuid]
-                used[share.uuid] = Usage(before.shares + 1, before.limit + share.limit)
+    for share in claim.shares:
+        if not claim.uses[share.use].admin:
+            slots = share.slots or _unsaid(claim, share, slot)
+            used[share.uuid] += Usage(slots, share.limit.memory_mib, share.limit.cores)
     return dict(used)
+
+
+def _unsaid(claim: Prepared, share: PreparedShare, slot: int) -> int:
+    """Records of version 0.1.0 don't say it; but a GPU that is wholly a container's own had all of its slots."""
+    return SHARES_TOTAL if claim.uses[share.use].is_whole else slot

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from hami_kubeletplugin.fake.api_kinds import RESOURCES, Object
-from hami_kubeletplugin.fake.api_slices import check_slice
+from hami_kubeletplugin.fake.api_slices import add_times, check_slice
 from hami_kubeletplugin.fake.api_store import Key, Refusal, Store
 
 
@@ -25,6 +25,7 @@ def admit(resource: str, obj: Object, old: Object | None, gates_off: frozenset[s
         case "resourceslices":
             obj = without_gates(obj, old, gates_off)
             check_slice(obj, old)
+            add_times(obj)
         case "resourceclaimtemplates":
             if old is not None and obj.get("spec") != old.get("spec"):
                 raise _invalid(resource, obj, "spec: Invalid value: field is immutable")

@@ -4,7 +4,8 @@ Contract: kubernetes pkg/apis/resource/validation/validation.go of 1.37.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from http import HTTPStatus
 from typing import Any, Final
@@ -18,6 +19,8 @@ _NAME: Final = re.compile(
     r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z_][A-Za-z0-9_]{0,31}"
 )
 _SEMVER: Final = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
+_LABEL_KEY: Final = re.compile(r"([-a-z0-9.]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _IMMUTABLE: Final = ("driver", "nodeName", "pool.name")
 
 
@@ -32,6 +35,13 @@ def check_slice(slice_: Object, old: Object | None) -> None:
         name = slice_.get("metadata", {}).get("name", "")
         message = f'ResourceSlice.resource.k8s.io "{name}" is invalid: {"; ".join(problems)}'
         raise Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", message)
+
+
+def add_times(slice_: Object) -> None:
+    """Give taints without a time the present one (pkg/apis/resource/v1/defaults.go, SetDefaults_DeviceTaint)."""
+    for device in slice_["spec"].get("devices") or ():
+        for taint in device.get("taints") or ():
+            taint.setdefault("timeAdded", datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
 def _problems(spec: Mapping[str, Any], old: Mapping[str, Any] | None) -> Iterator[str]:
@@ -66,6 +76,7 @@ def _device_problems(device: Mapping[str, Any]) -> Iterator[str]:
     if not _LABEL.fullmatch(device["name"]):
         yield f"name: Invalid value: {device['name']!r}"
     attributes, capacity = device.get("attributes", {}), device.get("capacity", {})
+    yield from _taint_problems(device.get("taints") or ())
     if len(attributes) + len(capacity) > 32:
         yield "attributes: Too many"
     for name, attribute in attributes.items():
@@ -76,6 +87,15 @@ def _device_problems(device: Mapping[str, Any]) -> Iterator[str]:
             yield f"capacity[{name}].requestPolicy: Forbidden: allowMultipleAllocations must be true"
         for problem in _policy_problems(quantity.parse(entry["value"]), entry.get("requestPolicy", {})):
             yield f"capacity[{name}].requestPolicy.{problem}"
+
+
+def _taint_problems(taints: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if len(taints) > 16:
+        yield "taints: Too many"
+    for taint in taints:
+        valid = _LABEL_KEY.fullmatch(taint["key"]) and _LABEL_VALUE.fullmatch(taint.get("value", ""))
+        if not valid or taint["effect"] not in {"None", "NoSchedule", "NoExecute"}:
+            yield f"taints: Invalid value: {taint}"
 
 
 def _allowed(attribute: Mapping[str, Any]) -> bool:

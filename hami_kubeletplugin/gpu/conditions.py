@@ -34,7 +34,9 @@ class What(StrEnum):
     CORDONED = "cordoned"
     """Somebody asked, by annotation of the node, that nothing new is put on it."""
     GIVEN_OUT_TWICE = "given-out-twice"
-    """Another driver or device plugin gives out the same GPU. Value: which kind."""
+    """Another driver or device plugin gives out the same GPU. Value: the driver, or `device-plugin`."""
+    HIDDEN = "hidden"
+    """A ResourceSlice of somebody's has the scheduler see none of this node's. Value: its name."""
 
 
 class Health(StrEnum):
@@ -56,6 +58,7 @@ HEALTH: Final[Mapping[What, Health]] = {
     What.NOT_READY: Health.HEALTHY,  # the GPU is; running containers needn't be told
     What.CORDONED: Health.HEALTHY,
     What.GIVEN_OUT_TWICE: Health.HEALTHY,
+    What.HIDDEN: Health.HEALTHY,
 }
 
 
@@ -95,11 +98,28 @@ class Conditions:
     def __init__(self) -> None:
         self.all = Observable[Found]({})
         self._by_source: dict[str, Found] = {}
+        self._from_earlier = set[str]()
         self._followers: list[Callable[[], None]] = []
 
     def follow(self, changed: Callable[[], None]) -> None:
         """Have `changed` called, in the event loop, after each change. It must not wait for anything."""
         self._followers.append(changed)
+
+    @property
+    def by_source(self) -> Mapping[str, Found]:
+        """What each source says."""
+        return self._by_source
+
+    def restore(self, by_source: Mapping[str, Found]) -> None:
+        """Take over what sources said in an earlier run; each holds until its source says anything, or `expire`."""
+        self._from_earlier = set(by_source) - set(self._by_source)
+        self._by_source |= {source: by_source[source] for source in self._from_earlier}
+        self._join()
+
+    def expire(self) -> None:
+        """Forget what sources said in an earlier run that have said nothing in this one."""
+        for source in sorted(self._from_earlier):
+            self.report(source, {})
 
     def report(self, source: str, found: Mapping[str, Iterable[Condition]]) -> None:
         """Replace all that a source has said so far.
@@ -110,11 +130,15 @@ class Conditions:
             source: Who says it.
             found: By UUID, or `EVERY`.
         """
+        self._from_earlier.discard(source)
         before = self._by_source.get(source, {})
         self._by_source[source] = {
             uuid: tuple(_going_on(condition, before.get(uuid, ())) for condition in conditions)
             for uuid, conditions in found.items()
         }
+        self._join()
+
+    def _join(self) -> None:
         joined: dict[str, tuple[Condition, ...]] = {}
         for said in self._by_source.values():
             for uuid, conditions in said.items():

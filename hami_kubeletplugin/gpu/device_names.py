@@ -91,4 +91,4 @@ class NamedGpus:
                 files.write(self._path, json.dumps(names, indent=2).encode(), durable=True)
         except StorageError as error:
             raise HardwareError(f"names of devices can't be kept, so none are published anew: {error}") from error
-        return Inventory(gpus)
+        return replace(inventory, gpus=gpus)

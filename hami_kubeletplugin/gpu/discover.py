@@ -1,32 +1,27 @@
 """Find the GPUs of this node with NVML and sysfs.
 
-One bad GPU never hides the others: it is left out and named in a warning. Each warning is logged when it begins to hold, and
-not again by every rescan while it goes on.
+One bad GPU never hides the others: it is named in a warning, and left out unless it was known before (`watch`). Each warning is
+logged when it begins to hold, and not again by every rescan while it goes on.
 """
 
-import asyncio
 import dataclasses
 import re
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import NvmlCallFailed
 from hami_kubeletplugin.gpu import nvml as codes
 from hami_kubeletplugin.gpu import pci
-from hami_kubeletplugin.gpu.model import Gpu, Inventory
-from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml, library_below
+from hami_kubeletplugin.gpu.model import Gpu, Inventory, Unread
+from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml
+from hami_kubeletplugin.gpu.sessions import Sessions
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
-
-TIME_LIMIT: Final = 30.0
-"""Seconds for one look at the whole node. Opening NVML takes a few when the driver does not stay loaded (no persistence mode)."""
 
 _MAX_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
 _LINK_TO_SWITCH: Final = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
@@ -34,8 +29,6 @@ _MIG_ENABLED: Final = 1  # NVML_DEVICE_MIG_ENABLE
 
 _UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{7,63}")
 """What is a name of one GPU in slices, files and variables; a GPU that falls over answers with nothing, or zeros."""
-
-Result = TypeVar("Result")
 
 
 class Remark(NamedTuple):
@@ -56,52 +49,26 @@ class _Links:
 class NvmlSource:
     """The GPUs that NVML finds on this node; a `GpuSource`."""
 
-    def __init__(
-        self,
-        library: Path | None = None,
-        sysfs: Path = Path("/sys"),
-        time_limit: float = TIME_LIMIT,
-        driver_root: Path = Path("/"),
-    ) -> None:
+    def __init__(self, sessions: Sessions, sysfs: Path = Path("/sys")) -> None:
         """Prepare to look; nothing is loaded yet.
 
         Args:
-            library: Path of libnvidia-ml.so.1; None for the one below the driver root, else what the dynamic linker finds.
-            driver_root: Where the driver is installed, if not where the linker looks.
+            sessions: NVML.
             sysfs: Where sysfs is mounted.
-            time_limit: Seconds for one look.
         """
-        self._library, self._sysfs, self._time_limit = library, sysfs, time_limit
-        self._driver_root = driver_root
-        self._turn = asyncio.Lock()
-        self._session = Nvml(library)
-        self._looking: Future[tuple[Inventory, list[Remark]]] | None = None
+        self._sessions, self._sysfs = sessions, sysfs
         self._told = Once[Remark]()
 
     async def discover(self) -> Inventory:
-        """Look at the hardware; NVML is open only meanwhile.
+        """Look at the hardware.
 
         Raises:
             DriverMissing: No driver on the node yet, or library and kernel driver do not fit together.
             NvmlCallFailed: The node as a whole could not be asked, or did not answer in time (code 10).
         """
-        try:
-            async with asyncio.timeout(self._time_limit), self._turn:
-                if self._looking is not None:
-                    # A look that was given up may still hang in the driver. Never pile a second one on top of it.
-                    await asyncio.gather(asyncio.wrap_future(self._looking), return_exceptions=True)
-                self._session = Nvml(self._library or library_below(self._driver_root))
-                self._looking = _in_own_thread(self._look)
-                inventory, remarks = await asyncio.wrap_future(self._looking)
-        except TimeoutError:
-            reason = f"no answer within {self._time_limit:g} s, the driver hangs; look at `dmesg` for Xid messages"
-            raise NvmlCallFailed(self._session.calling, codes.ERROR_TIMEOUT, reason) from None
+        inventory, remarks = await self._sessions.use(lambda nvml: read_node(nvml, self._sysfs))
         self._tell(remarks)
         return inventory
-
-    def _look(self) -> tuple[Inventory, list[Remark]]:
-        with self._session as nvml:
-            return read_node(nvml, self._sysfs)
 
     def _tell(self, remarks: Sequence[Remark]) -> None:
         for remark in remarks:
@@ -121,6 +88,7 @@ def read_node(nvml: Nvml, sysfs: Path) -> tuple[Inventory, list[Remark]]:
     cuda_version = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
     found: list[tuple[Gpu, _Links]] = []
     in_mig_mode: list[str] = []
+    unread: list[Unread] = []
     remarks: list[Remark] = []
     for index in range(nvml.require("nvmlDeviceGetCount")):
         reader = _Reader(nvml, index)
@@ -131,7 +99,8 @@ def read_node(nvml: Nvml, sysfs: Path) -> tuple[Inventory, list[Remark]]:
                 continue
             gpu = reader.gpu(driver_version, cuda_version, sysfs)
         except NvmlCallFailed as error:
-            remarks.append(reader.remark("GPU left out: it can't be read", error))
+            remarks.append(reader.remark("GPU can't be read", error))
+            unread.append(reader.unread(error))
             continue
         try:
             links = reader.links()
@@ -148,7 +117,7 @@ def read_node(nvml: Nvml, sysfs: Path) -> tuple[Inventory, list[Remark]]:
     if rootless:
         facts = (("gpus", rootless), ("sysfs", str(sysfs)))
         remarks.append(Remark("GPUs published without pcieRoot: sysfs does not tell it", facts))
-    return Inventory(_joined(found)), remarks
+    return Inventory(_joined(found), tuple(unread)), remarks
 
 
 class _Reader:
@@ -164,6 +133,9 @@ class _Reader:
 
     def remark(self, event: str, error: NvmlCallFailed) -> Remark:
         return Remark(event, (("index", self._index), *self._known.items(), ("error", str(error))))
+
+    def unread(self, error: NvmlCallFailed) -> Unread:
+        return Unread(self._known.get("uuid"), str(error))
 
     def identify(self) -> None:
         self._handle = self._nvml.require("nvmlDeviceGetHandleByIndex", self._index, where=str(self))
@@ -269,18 +241,3 @@ def _joined(found: Sequence[tuple[Gpu, _Links]]) -> tuple[Gpu, ...]:
         )
         for gpu, links in found
     )
-
-
-def _in_own_thread(work: Callable[[], Result]) -> Future[Result]:
-    """Run all of `work` in one new thread, whose end the process does not wait for: the driver can hang for ever."""
-    future: Future[Result] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="nvml", daemon=True).start()
-    return future

@@ -57,6 +57,13 @@ class DriverEditsSource(Protocol):
             HardwareError: They can't be had; says what is missing and what to do.
         """
 
+    def stamp(self) -> object:
+        """What the edits follow from, to be compared: when it is another, those that were given may be out of date.
+
+        Raises:
+            HardwareError: It can't be told now.
+        """
+
     def close(self) -> None:
         """Nobody waits for edits any more."""
 
@@ -70,6 +77,10 @@ class NoDriverEdits:
     def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:  # noqa: ARG002
         """Nothing for any GPU."""
         return DriverEdits(per_gpu={uuid: ContainerEdits() for uuid in uuids})
+
+    def stamp(self) -> object:
+        """They never change."""
+        return None
 
     def close(self) -> None:
         """Nothing goes on."""
@@ -100,6 +111,10 @@ class RuntimeDriverEdits:
             visible="uuids",
             no_libcuda=None if self._found else _NOT_INJECTED,
         )
+
+    def stamp(self) -> object:
+        """They never change."""
+        return None
 
     def close(self) -> None:
         """Nothing goes on."""

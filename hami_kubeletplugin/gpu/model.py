@@ -61,10 +61,31 @@ def _bus_order(pci_bus_id: str) -> tuple[int, int, int, int]:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A GPU that the driver lists and that can't be read.
+
+    Attributes:
+        uuid: None if not even that can be read.
+        error: Why.
+    """
+
+    uuid: str | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """The GPUs of a node that can be published, in PCI bus order."""
+    """The GPUs of a node that can be published, in PCI bus order.
+
+    Attributes:
+        gpus: They.
+        unread: Others that are there, too.
+        lost: UUIDs of those among `gpus` that could be read before and can't now, and why; see `watch`.
+    """
 
     gpus: tuple[Gpu, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    lost: tuple[tuple[str, str], ...] = ()
 
     def by_device_name(self) -> dict[str, Gpu]:
         """The same, by published name."""

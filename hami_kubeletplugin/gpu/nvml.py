@@ -24,11 +24,15 @@ THIS_NODE: Final = "this node"
 # nvmlReturn_t of nvml.h. Not taken from the bindings, which are imported only while a session opens.
 ERROR_INVALID_ARGUMENT: Final = 2
 ERROR_NOT_SUPPORTED: Final = 3
+ERROR_NOT_FOUND: Final = 6
 ERROR_DRIVER_NOT_LOADED: Final = 9
 ERROR_TIMEOUT: Final = 10
 ERROR_LIBRARY_NOT_FOUND: Final = 12
 ERROR_FUNCTION_NOT_FOUND: Final = 13
+ERROR_GPU_IS_LOST: Final = 15
+ERROR_RESET_REQUIRED: Final = 16
 ERROR_LIB_RM_VERSION_MISMATCH: Final = 18
+ERROR_GPU_NOT_FOUND: Final = 28
 ERROR_UNKNOWN: Final = 999
 
 _UNKNOWN: Final = frozenset({ERROR_NOT_SUPPORTED, ERROR_FUNCTION_NOT_FOUND})
@@ -103,6 +107,7 @@ class Nvml:
 
     Attributes:
         calling: The call that runs now or ran last; another thread may read it to say what hangs.
+        registered: UUIDs of the GPUs whose events `event_set` gives out, by the address of their handles.
     """
 
     def __init__(self, library: Path | None = None) -> None:
@@ -110,6 +115,8 @@ class Nvml:
         self._name = str(library or LIBRARY)
         self._bindings: Any = None
         self._loaded: ctypes.CDLL | None = None
+        self._event_set: Any = None
+        self.registered: dict[int, str] = {}
         self.calling = f"loading {self._name}"
 
     def __enter__(self) -> Self:
@@ -132,6 +139,9 @@ class Nvml:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close NVML and unload the library; a failure to close changes nothing for what was read."""
+        with contextlib.suppress(NvmlCallFailed, DriverMissing):
+            if self._event_set is not None:
+                self.require("nvmlEventSetFree", self._event_set)
         with contextlib.suppress(NvmlCallFailed, DriverMissing):
             self.require("nvmlShutdown")
         self._unload()
@@ -168,6 +178,17 @@ class Nvml:
             if error.code in _UNKNOWN:
                 return None
             raise
+
+    @property
+    def event_set(self) -> Any:
+        """The session's event set, which lives as long as it.
+
+        Raises:
+            NvmlCallFailed: There can't be one.
+        """
+        if self._event_set is None:
+            self._event_set = self.require("nvmlEventSetCreate")
+        return self._event_set
 
     def _load(self) -> None:
         import pynvml  # noqa: PLC0415 - costs 4 MiB and is not needed with simulated hardware

@@ -7,15 +7,24 @@ from hami_kubeletplugin.gpu.device_names import NamedGpus, Names
 from hami_kubeletplugin.gpu.discover import NvmlSource
 from hami_kubeletplugin.gpu.edits import DriverEditsSource, NoDriverEdits, RuntimeDriverEdits
 from hami_kubeletplugin.gpu.model import GpuSource
+from hami_kubeletplugin.gpu.sessions import Sessions
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
 from hami_kubeletplugin.gpu.toolkit import ToolkitDriverEdits
 
 
-def source_for(settings: Settings, prepared: Callable[[], Names] | None = None) -> GpuSource:
+def sessions_for(settings: Settings) -> Sessions | None:
+    """NVML, unless `--simulate` is given."""
+    return Sessions(settings.nvml_library, settings.driver_root) if settings.simulate is None else None
+
+
+def source_for(
+    settings: Settings, prepared: Callable[[], Names] | None = None, *, sessions: Sessions | None = None
+) -> GpuSource:
     """The simulation if `--simulate` is given, else NVML. Names of simulated GPUs follow from what is simulated.
 
     Args:
         settings: The settings.
+        sessions: NVML, if other parts use it too.
         prepared: UUIDs by the device names that prepared claims have; None to look only, beside a running daemon.
 
     Raises:
@@ -23,7 +32,8 @@ def source_for(settings: Settings, prepared: Callable[[], Names] | None = None) 
     """
     if settings.simulate is not None:
         return SimulatedSource(settings.simulate, settings.node_name)
-    found = NvmlSource(settings.nvml_library, settings.sysfs, driver_root=settings.driver_root)
+    sessions = sessions or Sessions(settings.nvml_library, settings.driver_root)
+    found = NvmlSource(sessions, settings.sysfs)
     return NamedGpus(found, settings.plugin_dir / "device-names.json", prepared)
 
 

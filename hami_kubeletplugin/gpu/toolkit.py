@@ -11,19 +11,34 @@ import stat
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.toolkit_run import ToolkitRefused, ToolkitRuns
 from hami_kubeletplugin.gpu.toolkit_spec import ToolkitSpec, decode
+from hami_kubeletplugin.hanging import PATIENCE, MayHang
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
 
 _Print = tuple[int, ...]
+_Prints = dict[str, _Print | None]
+"""By path; None for what isn't there."""
+
+
+class _Origin(NamedTuple):
+    """Who made a result: path and print of nvidia-ctk, empty if there is none, and what the driver says of its version."""
+
+    toolkit: str
+    print: _Print | None
+    driver: str
+
+
+_FAILURE_SHARED: Final = 1.0
+"""Seconds: a run that took longer to fail is not made again for as long as it took. After an update all claims want one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +48,18 @@ class _Result:
     Attributes:
         origin: Toolkit and driver version, as they were before the run.
         spec: The edits, with paths as the toolkit sees them.
-        prints: The files behind the edits, as they were after the run.
+        prints: The files behind the edits, as they were when they were needed first.
     """
 
-    origin: tuple[object, ...]
+    origin: _Origin
     spec: ToolkitSpec
-    prints: dict[str, _Print]
+    prints: _Prints = field(default_factory=dict)
 
     def with_gpus_of(self, older: "_Result | None") -> "_Result":
         """With the GPUs that this run was not asked for."""
         if older is None or older.origin != self.origin or older.spec.common != self.spec.common:
             return self
-        spec = ToolkitSpec(self.spec.common, {**older.spec.per_gpu, **self.spec.per_gpu})
-        return _Result(self.origin, spec, {**older.prints, **self.prints})
+        return _Result(self.origin, ToolkitSpec(self.spec.common, {**older.spec.per_gpu, **self.spec.per_gpu}))
 
 
 class ToolkitDriverEdits:
@@ -58,6 +72,7 @@ class ToolkitDriverEdits:
         host_driver_root: Where that root is on the host, if somewhere else.
         timeout: Seconds that one run may take.
         driver_version: The kernel module's version; changes when the driver is replaced.
+        patience: Seconds until a file that does not answer is said to hang.
     """
 
     def __init__(
@@ -69,15 +84,18 @@ class ToolkitDriverEdits:
         host_driver_root: Path | None = None,
         timeout: float = 20.0,
         driver_version: Path = Path("/proc/driver/nvidia/version"),
+        patience: float = PATIENCE,
     ) -> None:
         self._toolkit, self._hook, self._timeout = toolkit, hook, timeout
         self._root, self._host_root = driver_root, host_driver_root or driver_root
         self._driver_version = driver_version
         self._result: _Result | None = None
         self._process = ToolkitRuns()
+        self._files = MayHang("the driver's file", HardwareError, patience=patience)
         self._lock = threading.Lock()
         self._ended = 0
         self._last: _Result | HardwareError | None = None
+        self._again = float("-inf")
 
     def edits(self, uuids: Collection[str], *, deadline: float) -> DriverEdits:
         """The edits for these GPUs; see `DriverEditsSource`. Calls at the same time share one run, and its failure.
@@ -90,6 +108,11 @@ class ToolkitDriverEdits:
             result = self._made(uuids, self._ended, deadline)
         spec = result.spec.moved(str(self._root), str(self._host_root))
         return DriverEdits(common=spec.common, per_gpu={uuid: spec.per_gpu[uuid] for uuid in uuids})
+
+    def stamp(self) -> object:
+        """The toolkit, the driver, and the files that every container has of it; see `DriverEditsSource`."""
+        result = self._result
+        return self._origin(), self._prints(_files(result.spec, ()) if result else ())
 
     def close(self) -> None:
         """End the run that goes on; those who wait for it get an error."""
@@ -108,11 +131,14 @@ class ToolkitDriverEdits:
         try:
             if self._result is not None and self._serves(self._result, uuids):
                 return self._result
-            if self._ended == known:
+            if self._ended == known and time.monotonic() > self._again:
+                began = time.monotonic()
                 try:
                     self._last = self._generate([])
                 except HardwareError as error:
                     self._last = error
+                    if (took := time.monotonic() - began) > _FAILURE_SHARED:
+                        self._again = began + 2 * took
                 self._ended += 1
             if isinstance(self._last, _Result):
                 return self._kept(self._last, uuids)
@@ -135,16 +161,16 @@ class ToolkitDriverEdits:
         return result
 
     def _generate(self, uuids: Collection[str]) -> _Result:
-        toolkit = shutil.which(self._toolkit)
-        if toolkit is None:
+        origin = self._origin()
+        if not origin.toolkit:
             raise HardwareError(
                 f"nvidia-ctk is not at {self._toolkit!r}"
                 + ("" if "/" in self._toolkit else f" in PATH ({os.environ.get('PATH', '')})")
                 + ". Install the NVIDIA Container Toolkit or name it with --nvidia-ctk, or use --driver-edits=runtime or none"
             )
-        origin = self._origin()
         # Where the driver comes as a container its nodes may be on the host only.
-        dev_root = self._root if (self._root / "dev/nvidiactl").exists() else Path("/")
+        control = str(self._root / "dev/nvidiactl")
+        dev_root = self._root if self._prints([control])[control] else Path("/")
         arguments = [
             "cdi",
             "generate",
@@ -156,52 +182,64 @@ class ToolkitDriverEdits:
             f"--nvidia-cdi-hook-path={self._hook}",
             *(f"--device-id={uuid}" for uuid in uuids),
         ]
-        spec = decode(self._process.output(toolkit, arguments, self._timeout))
-        prints = _prints(_files(spec))
+        spec = decode(self._process.output(origin.toolkit, arguments, self._timeout))
         log.info(
             "nvidia-ctk described the driver",
             gpus=sum(name.startswith("GPU-") for name in spec.per_gpu),
             driver_root=str(self._root),
         )
-        return _Result(origin, spec, prints)
+        return _Result(origin, spec)
 
     def _serves(self, result: _Result, uuids: Collection[str]) -> bool:
         return not self._lacking(result, uuids)
 
     def _lacking(self, result: _Result, uuids: Collection[str]) -> list[str]:
         """What keeps a result from serving these GPUs now, in words; empty if it does."""
-        now = _prints(_files(result.spec))
-        lacking = result.spec.missing(uuids, now)
-        if not lacking and (now != result.prints or result.origin != self._origin()):
+        now = self._prints(_files(result.spec, uuids))
+        lacking = result.spec.missing(uuids, [path for path, found in now.items() if found])
+        # What is looked at for the first time is what it shall be from now on.
+        changed = any(result.prints.setdefault(path, found) != found for path, found in now.items())
+        if not lacking and (changed or result.origin != self._origin()):
             lacking = ["a driver that is not just being replaced"]
         return lacking
 
-    def _origin(self) -> tuple[object, ...]:
-        toolkit = shutil.which(self._toolkit)
-        try:
-            version = self._driver_version.read_text()
-        except OSError:
-            version = ""
-        return toolkit, version, *(_prints([toolkit]).values() if toolkit else ())
+    def _origin(self) -> _Origin:
+        def look(name: str) -> str:
+            return (shutil.which(name) or "") if name == self._toolkit else _text(name)
+
+        version = str(self._driver_version)
+        found = self._files.each(look, [self._toolkit, version])
+        toolkit = found[self._toolkit]
+        return _Origin(toolkit, self._prints([toolkit])[toolkit], found[version])
+
+    def _prints(self, paths: Iterable[str]) -> _Prints:
+        return self._files.each(_print, paths)
 
 
-def _files(spec: ToolkitSpec) -> Iterator[str]:
-    """The files behind the edits; also the links that name the driver's version of a library, since an update moves them."""
-    for path in spec.paths():
+def _files(spec: ToolkitSpec, uuids: Collection[str]) -> Iterator[str]:
+    """The files behind some GPUs' edits; also the links that name the driver's version of a library: an update moves them.
+
+    Not those of other GPUs: they may be gone, or hang, and are none of a claim's business.
+    """
+    for path in spec.paths(uuids):
         yield path
         library, dot_so, _ = path.rpartition(".so.")
         if dot_so:
             yield f"{library}.so.1"
 
 
-def _prints(paths: Iterable[str]) -> dict[str, _Print]:
-    """What tells a changed file, for those paths that exist. Nodes, sockets and directories only need to be there."""
-    prints: dict[str, _Print] = {}
-    for path in paths:
-        with suppress(OSError):
-            found = os.stat(path)
-            regular = stat.S_ISREG(found.st_mode)
-            prints[path] = (
-                (found.st_ino, found.st_size, found.st_mtime_ns) if regular else (stat.S_IFMT(found.st_mode),)
-            )
-    return prints
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def _print(path: str) -> _Print | None:
+    """What tells a changed file. Nodes, sockets and directories only need to be there."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    regular = stat.S_ISREG(found.st_mode)
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if regular else (stat.S_IFMT(found.st_mode),)

@@ -32,6 +32,7 @@ class ToolkitRuns:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
+        self._stuck: subprocess.Popen[bytes] | None = None
 
     def stop(self) -> None:
         """End the run that goes on, if any; no other begins."""
@@ -55,6 +56,11 @@ class ToolkitRuns:
         with self._lock:
             if self._stopped:
                 raise HardwareError("nvidia-ctk is not run any more: the daemon stops")
+            if self._stuck is not None and self._stuck.poll() is None:
+                raise HardwareError(
+                    f"nvidia-ctk, process {self._stuck.pid}, hangs in the driver and can't be ended, so no other is begun. "
+                    "Look at nvidia-smi and the kernel's log"
+                )
             process = self._process = _started(toolkit, arguments)
         try:
             printed, complained = _read(process, time.monotonic() + timeout)
@@ -67,6 +73,7 @@ class ToolkitRuns:
             _end(process)
             with self._lock:
                 self._process = None
+                self._stuck = process
         if process.returncode != 0:
             raise ToolkitRefused(
                 f"nvidia-ctk failed with status {process.returncode}: {_told(complained)}. "

@@ -29,9 +29,9 @@ class ToolkitSpec:
     common: ContainerEdits
     per_gpu: dict[str, ContainerEdits]
 
-    def paths(self) -> Iterator[str]:
-        """Each path on the host that a container would get."""
-        for edits in (self.common, *self.per_gpu.values()):
+    def paths(self, uuids: Collection[str]) -> Iterator[str]:
+        """Each path on the host that a container with these GPUs would get, as far as they are known."""
+        for edits in (self.common, *(self.per_gpu[uuid] for uuid in uuids if uuid in self.per_gpu)):
             yield from _paths(edits)
 
     def missing(self, uuids: Collection[str], existing: Collection[str]) -> list[str]:

@@ -1,19 +1,68 @@
-"""Looks at the hardware again and again: drivers are installed, reloaded and removed while the daemon runs."""
+"""Looks at the hardware again and again: drivers are installed, reloaded and removed while the daemon runs.
+
+A GPU that was there is not forgotten because it fails. If the driver lists it, and it can't be read any more, it stays, as lost:
+its pods hear of it, and it comes back by itself. If the driver doesn't list it any more, it leaves, unless a prepared claim has
+it: then it stays, as lost, until that claim is gone. If the driver itself is gone, nothing is known of any GPU.
+"""
 
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Final
 
-from hami_kubeletplugin.api.errors import DriverMissing, HardwareError
+from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, StorageError
+from hami_kubeletplugin.gpu.conditions import Condition, What
 from hami_kubeletplugin.gpu.model import GpuSource, Inventory
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
 
-FIRST_DELAY = 1.0
-"""Seconds until the second look for a driver that is missing; doubled each time, up to the normal interval."""
+FIRST_DELAY: Final = 1.0
+LONGEST_DELAY: Final = 5.0
+"""Seconds until the second look for a driver that is missing; doubled each time, up to this."""
+
+
+def with_lost(found: Inventory, before: Inventory | None, in_use: Collection[str]) -> Inventory:
+    """What was found, and what was there before and is lost. Pure.
+
+    Args:
+        found: By the last look.
+        before: What was known until then.
+        in_use: UUIDs of the GPUs that prepared claims have.
+    """
+    here = found.by_uuid()
+    unread = {gpu.uuid: gpu.error for gpu in found.unread}
+    lost: dict[str, str] = {}
+    for gpu in before.gpus if before else ():
+        if gpu.uuid in here:
+            continue
+        # One whose identity can't be read may be any of those that are missing.
+        reason = unread.get(gpu.uuid) or unread.get(None)
+        if reason is None and gpu.uuid in in_use:
+            reason = "the driver doesn't list it any more"
+        if reason is not None:
+            here[gpu.uuid] = gpu
+            lost[gpu.uuid] = reason
+    gpus = sorted(here.values(), key=lambda gpu: gpu.bus_order) if lost else found.gpus
+    return replace(found, gpus=tuple(gpus), lost=tuple(sorted(lost.items())))
+
+
+def lost_conditions(inventory: Inventory | None) -> Mapping[str, tuple[Condition, ...]]:
+    """What is to be said of the GPUs that are lost, by UUID."""
+    now = time.time()
+    return {
+        uuid: (
+            Condition(
+                What.LOST,
+                f"the GPU can't be read any more: {reason}; look at `dmesg`, drain the node and reboot it",
+                since=now,
+            ),
+        )
+        for uuid, reason in (inventory.lost if inventory else ())
+    }
 
 
 class HardwareWatch:
@@ -23,6 +72,7 @@ class HardwareWatch:
         source: Where they come from.
         interval: Seconds between looks.
         on_change: Called with the new inventory, or None when the driver went away.
+        in_use: UUIDs of the GPUs that prepared claims have; called in a thread, and may raise a StorageError.
         sleep: Replaced in tests.
     """
 
@@ -32,9 +82,12 @@ class HardwareWatch:
         *,
         interval: float,
         on_change: Callable[[Inventory | None], None],
+        in_use: Callable[[], Collection[str]] = frozenset,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._source, self._interval, self._on_change, self._sleep = source, interval, on_change, sleep
+        self._in_use = in_use
+        self._woken = asyncio.Event()
         self._inventory: Inventory | None = None
         self._failure: HardwareError | None = None
         self._told = Once[str]()
@@ -56,6 +109,10 @@ class HardwareWatch:
             raise failure.with_traceback(None)  # one error for many threads: it must not grow
         return self._inventory
 
+    def wake(self) -> None:
+        """Look again now: something has changed. In the event loop."""
+        self._woken.set()
+
     @property
     def uuids(self) -> tuple[str, ...] | None:
         """The GPUs as seen last, none while there is no driver; None while that is not known. Never waits."""
@@ -69,12 +126,22 @@ class HardwareWatch:
         while True:
             await self._look()
             missing = self._inventory is None
-            await self._sleep(min(delay, self._interval) if missing else self._interval)
-            delay = min(2 * delay, self._interval) if missing else FIRST_DELAY
+            await self._pause(min(delay, self._interval) if missing else self._interval)
+            delay = min(2 * delay, LONGEST_DELAY) if missing else FIRST_DELAY
+
+    async def _pause(self, seconds: float) -> None:
+        waits = [asyncio.ensure_future(wait) for wait in (self._sleep(seconds), self._woken.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._woken.clear()
 
     async def _look(self) -> None:
         try:
-            inventory: Inventory | None = await self._source.discover()
+            found = await self._source.discover()
+            inventory: Inventory | None = with_lost(found, self._inventory, await self._used())
             failure: HardwareError | None = None
         except HardwareError as error:
             failure = error
@@ -95,3 +162,10 @@ class HardwareWatch:
             # Not before anything is known: what an earlier run published stays until then.
             self._offered = True
             self._on_change(inventory)
+
+    async def _used(self) -> Collection[str]:
+        try:
+            return await asyncio.to_thread(self._in_use)
+        except StorageError:
+            # Not known: none that was there goes away meanwhile.
+            return self._inventory.by_uuid() if self._inventory else ()

@@ -2,5 +2,19 @@
 
 driver ──events, polls──> state of each GPU ──conditions──> board (`gpu.conditions`)
 what prepares need ──looks──> readiness ──conditions──> board
-board ──────────────────> Events on the Node and on pods
+board ──────────────────> log, Events on the Node and on pods, slices, metrics, a file
+
+service    the parts of it, wired
+watch      polls and events over NVML, one after the other, and what they say on the board
+driver     what is asked of NVML
+states     how one GPU is, as it follows from that (pure)
+xids       what Xids mean
+needs      what prepares need of the node, as checks
+readiness  whether a claim could be prepared: the checks, again and again
+runtimes   whether the container runtime reads our CDI specs
+heard      who hears of conditions, at a bounded pace
+events     Events on the Node and on pods
+kept       what is known, in a file, for commands and for the daemon that comes next
+facts      how the GPUs are, for Prometheus
+log        a line for each condition that begins or ends
 """

@@ -1,27 +1,21 @@
 """The Event of a pod whose limits are not in force: one for each container, however often it is started."""
 
 import contextlib
-import hashlib
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from hami_kubeletplugin.api.errors import ApiConflict
 from hami_kubeletplugin.api.names import LIMIT_NOT_IN_FORCE
 from hami_kubeletplugin.claims.allocation import PodRef
 from hami_kubeletplugin.claims.prepared import Prepared, Use
+from hami_kubeletplugin.kube.event import EventApi, Json, event
 
-Json = Mapping[str, Any]
 
-
-class EventApi(Protocol):
+class PodEventApi(EventApi, Protocol):
     """What an Event needs of the API server."""
 
     async def get_pod(self, namespace: str, name: str, *, cached: bool = False) -> Json:
         """GET a Pod; raises an ApiError."""
-
-    async def create_event(self, obj: Json) -> Json:
-        """POST a core/v1 Event; raises an ApiError."""
 
 
 class _Container(NamedTuple):
@@ -41,7 +35,7 @@ class PodEvents:
         node: Our node name.
     """
 
-    def __init__(self, api: EventApi, *, driver: str, node: str) -> None:
+    def __init__(self, api: PodEventApi, *, driver: str, node: str) -> None:
         self._api, self._driver, self._node = api, driver, node
         self._told: dict[str, set[tuple[str, str]]] = {}
 
@@ -77,14 +71,8 @@ class PodEvents:
 
     def _event(self, container: _Container, processes: str) -> Json:
         pod = container.pod
-        # Its name follows from what it is about: a daemon that is started anew meets the event instead of repeating it.
-        digest = hashlib.sha256(f"{pod.uid}/{container.name}".encode()).hexdigest()[:16]
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"namespace": pod.namespace, "name": f"{pod.name[:230].rstrip('.-')}.{digest}"},
-            "involvedObject": {
+        return event(
+            {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "namespace": pod.namespace,
@@ -92,21 +80,18 @@ class PodEvents:
                 "uid": pod.uid,
                 "fieldPath": f"spec.{container.field}{{{container.name}}}",
             },
-            "type": "Warning",
-            "reason": LIMIT_NOT_IN_FORCE,
-            "message": (
+            f"{pod.uid}/{container.name}",
+            driver=self._driver,
+            node=self._node,
+            severity="Warning",
+            reason=LIMIT_NOT_IN_FORCE,
+            message=(
                 f"Container {container.name} runs without its GPU limits: so far none of its processes ({processes}) has loaded "
                 "HAMi-core. Its image may be on musl (Alpine), its programs static or in a root of their own (chroot), or "
                 "something may be mounted over /etc/ld.so.preload. Use an image on glibc with dynamically linked programs, or "
                 'give it whole GPUs (shares: "10000")'
             ),
-            "source": {"component": self._driver, "host": self._node},
-            "reportingComponent": self._driver,
-            "reportingInstance": self._node,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        )
 
 
 def _running(pod: Json, ref: PodRef) -> list[_Container]:

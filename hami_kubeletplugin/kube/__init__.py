@@ -14,6 +14,7 @@ connection        one of those: a GET and its answer within a deadline
 token             what each request carries, read again when its file changes
 call              a request, and what its answer means: an object or an error (pure)
 config            how to reach it, and as whom: kubeconfig or service account
+event             an Event, for people (pure)
 nesting           JSON that is nested more deeply than Python's decoder goes (pure)
 quantity          Kubernetes quantities, exactly (pure)
 """

@@ -24,10 +24,13 @@ from hami_kubeletplugin.kube.call import (
 )
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.connection import Answer, Connection, Disconnected
+from hami_kubeletplugin.kube.patience import Patience
 from hami_kubeletplugin.kube.token import BearerToken
 
 _KEPT: Final = 24
 """Idle connections; more are made if more threads ask, and closed afterwards."""
+_CONNECT: Final = (2.0, 60.0)
+"""Seconds for one attempt to connect, TLS's handshake included: at first, and at the most."""
 
 
 class _Sent(NamedTuple):
@@ -65,6 +68,7 @@ class BlockingClient:
         self._busy: set[Connection] = set()
         self._closed = False
         self._token = BearerToken(access)
+        self._patience = Patience(*_CONNECT)
 
     def get(self, calls: Sequence[Call], *, deadline: float) -> list[Object | ApiError]:
         """Send all requests, then read all answers: together they take as long as the slowest.
@@ -119,14 +123,25 @@ class BlockingClient:
         try:
             self._check_open(call)
             request = self._request(call)
-            connection.open(deadline)
-            self._check_open(call)  # meanwhile `close` may not have seen the socket
+            if not connection.is_open:
+                self._open(connection, deadline)
+                self._check_open(call)  # meanwhile `close` may not have seen the socket
             connection.send(request, deadline)
         except (ApiUnavailable, OSError) as error:
             return _Sent(connection, reused, error)
         except ValueError as error:  # a host name that can't be one
             return _Sent(connection, reused, Disconnected(str(error)))
         return _Sent(connection, reused, None)
+
+    def _open(self, connection: Connection, deadline: float) -> None:
+        """Connect. A server that is gone is given up soon, and asked again by who wants to; a slow one gets longer each time."""
+        began, patience = time.monotonic(), self._patience.seconds
+        try:
+            connection.open(min(deadline, began + patience))
+        except TimeoutError:
+            self._patience.too_short(patience)
+            raise
+        self._patience.enough(time.monotonic() - began)
 
     def _check_open(self, call: Call) -> None:
         if self._closed:

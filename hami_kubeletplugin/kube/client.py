@@ -6,6 +6,7 @@ Which paths exist is said in `resource_api`.
 
 import asyncio
 import json
+import time
 from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
@@ -25,6 +26,7 @@ from hami_kubeletplugin.kube.call import (
 )
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.lean_aiohttp import aiohttp
+from hami_kubeletplugin.kube.patience import Patience
 from hami_kubeletplugin.kube.token import BearerToken
 
 _CONNECTIONS: Final = 24
@@ -48,12 +50,13 @@ class Client:
 
     Args:
         access: Where and as whom.
-        timeout: Seconds for a whole request; watches have their own rules.
+        timeout: Seconds for a whole request, so that a server that is gone is found out; watches have their own rules.
+        longest: What that grows to for a server that is slow.
     """
 
-    def __init__(self, access: Access, timeout: float = 10.0) -> None:
+    def __init__(self, access: Access, timeout: float = 10.0, longest: float = 60.0) -> None:
         self._access = access
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._patience = Patience(timeout, longest)
         self._token = BearerToken(access)
         self._session: aiohttp.ClientSession | None = None
 
@@ -62,7 +65,6 @@ class Client:
         self._session = aiohttp.ClientSession(
             connector=connector,
             headers={"User-Agent": USER_AGENT, "Accept": "application/json"},
-            timeout=self._timeout,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return self
@@ -92,9 +94,8 @@ class Client:
             ApiExpired: The resource version is too old.
             ApiError: As for `ask`. A connection that is cut ends the stream without an error.
         """
-        limits = aiohttp.ClientTimeout(
-            total=seconds + _WATCH_SILENCE, sock_connect=self._timeout.total, sock_read=_WATCH_SILENCE
-        )
+        patience = self._patience.seconds
+        limits = aiohttp.ClientTimeout(total=seconds + _WATCH_SILENCE, sock_connect=patience, sock_read=_WATCH_SILENCE)
         started = False
         try:
             async with await self._send(call, None, limits) as response:
@@ -105,14 +106,19 @@ class Client:
                     yield _event(call, line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if not started:
-                raise self._unavailable(call, error) from error
+                raise self._unavailable(call, error, patience) from error
 
     async def _exchange(self, call: Call, body: Mapping[str, Any] | None) -> tuple[int, Mapping[str, str], bytes]:
+        began, patience = time.monotonic(), self._patience.seconds
         try:
-            async with await self._send(call, body, self._timeout) as response:
-                return response.status, response.headers, await response.read()
+            async with await self._send(call, body, aiohttp.ClientTimeout(total=patience)) as response:
+                answer = response.status, response.headers, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._unavailable(call, error) from error
+            if isinstance(error, TimeoutError):
+                self._patience.too_short(patience)
+            raise self._unavailable(call, error, patience) from error
+        self._patience.enough(time.monotonic() - began)
+        return answer
 
     async def _send(
         self, call: Call, body: Mapping[str, Any] | None, limits: aiohttp.ClientTimeout
@@ -135,11 +141,9 @@ class Client:
             allow_redirects=False,
         )
 
-    def _unavailable(self, call: Call, error: Exception) -> ApiUnavailable:
+    def _unavailable(self, call: Call, error: Exception, patience: float) -> ApiUnavailable:
         reason = (
-            f"no answer in {self._timeout.total:g} s"
-            if isinstance(error, TimeoutError)
-            else str(error) or type(error).__name__
+            f"no answer in {patience:g} s" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         )
         return ApiUnavailable(f"{call} failed: API server {self._access.server} can't be reached: {reason}")
 

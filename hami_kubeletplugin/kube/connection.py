@@ -11,8 +11,6 @@ from typing import Final
 
 import httptools
 
-_CONNECT: Final = 2.0
-"""Seconds for one attempt to connect: a thread in one can't be woken, and the daemon has to end. Who wants to asks again."""
 _LARGEST: Final = 16 * 1024 * 1024
 """Bytes of an answer that are read; an object in etcd has at most 1.5 MB."""
 _PIECE: Final = 65536
@@ -108,23 +106,40 @@ class Connection:
         self._host, self._port, self._tls, self._server_name = host, port, tls, server_name
         self._socket: socket.socket | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `open` was called."""
+        return self._socket is not None
+
     def open(self, deadline: float) -> None:
-        """Connect, if that has not been done. One that failed has to be closed.
+        """Connect. One that failed has to be closed.
 
         Raises:
             OSError: It can't be reached, or not in time, or is not the one it should be.
         """
-        if self._socket is not None:
-            return
-        made = socket.create_connection((self._host, self._port), timeout=min(_left(deadline), _CONNECT))
-        self._socket = made
+        made = self._connected(deadline)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
-            # Two steps: `shut` ends a handshake too.
-            made.settimeout(min(_left(deadline), _CONNECT))
+            made.settimeout(_left(deadline))
             secured = self._tls.wrap_socket(made, server_hostname=self._server_name, do_handshake_on_connect=False)
             self._socket = secured
             secured.do_handshake()
+
+    def _connected(self, deadline: float) -> socket.socket:
+        """As `socket.create_connection`, but that each socket is known while it connects: `shut` ends that, too."""
+        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        failure: OSError = Disconnected(f"{self._host} has no address")
+        for number, (family, kind, protocol, _, address) in enumerate(found):
+            self.close()
+            self._socket = made = socket.socket(family, kind, protocol)
+            try:
+                made.settimeout(_left(deadline) / (len(found) - number))
+                made.connect(address)
+            except OSError as error:
+                failure = error
+            else:
+                return made
+        raise failure
 
     def send(self, request: bytes, deadline: float) -> None:
         """Send a request.

@@ -1,21 +1,20 @@
 """NodeWatchResources, v1 and v1alpha1: a stream that tells the kubelet how every published device is.
 
 Contract: k8s.io/kubelet pkg/apis/dra-health. The kubelet forgets a device that isn't reported again within its time-out, so
-everything is said again each interval, and at once when the set of published devices changes.
+everything is said again each interval, and at once when something changes.
 """
 
-import enum
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
+from hami_kubeletplugin.gpu.conditions import Health
+from hami_kubeletplugin.gpu.device_health import DeviceHealth, Reported
 from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2 as wire
 from hami_kubeletplugin.kubelet.wire import dra_health_v1alpha1_pb2
-from hami_kubeletplugin.observe.observable import Observable
 
 # Here, other than in DRA, supported_versions has the full names of the services.
 V1: Final = wire.DESCRIPTOR.services_by_name["DRAResourceHealth"].full_name
@@ -30,26 +29,11 @@ MAX_STREAMS: Final = 8
 """The kubelet has one, and for a moment two."""
 
 
-class HealthStatus(enum.IntEnum):
-    """The numbers of the wire."""
-
-    UNKNOWN = wire.UNKNOWN
-    HEALTHY = wire.HEALTHY
-    UNHEALTHY = wire.UNHEALTHY
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceHealth:
-    """How one published device is; `message` is for people."""
-
-    pool: str
-    device: str
-    status: HealthStatus
-    message: str = ""
-
-
-Published = Observable[tuple[tuple[str, str], ...]]
-"""(pool, device) of everything that is in our ResourceSlices now."""
+_STATUS: Final = {
+    Health.UNKNOWN: wire.UNKNOWN,
+    Health.HEALTHY: wire.HEALTHY,
+    Health.UNHEALTHY: wire.UNHEALTHY,
+}
 
 
 class HealthService:
@@ -58,8 +42,8 @@ class HealthService:
     Each stream keeps a thread of the server's for as long as it is open.
     """
 
-    def __init__(self, published: Published, interval: float) -> None:
-        self._published = published
+    def __init__(self, devices: Reported, interval: float) -> None:
+        self._devices = devices
         self._interval = interval
         self._closing = False
         self._free = threading.BoundedSemaphore(MAX_STREAMS)
@@ -76,7 +60,7 @@ class HealthService:
     def close(self) -> None:
         """End all streams, in order; the kubelet comes back a few seconds later."""
         self._closing = True
-        self._published.wake()
+        self._devices.wake()
 
     def _watch(
         self, _request: wire.NodeWatchResourcesRequest, context: grpc.ServicerContext
@@ -85,16 +69,14 @@ class HealthService:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} are watching already")
         try:
             # A stream that its client left gives its thread back now, not after the interval.
-            if not context.add_callback(self._published.wake):
+            if not context.add_callback(self._devices.wake):
                 return
             while context.is_active() and not self._closing:
-                devices = self._published.get()
-                yield report(
-                    (DeviceHealth(pool, device, HealthStatus.HEALTHY) for pool, device in devices), time.time()
-                )
-                woken = self._published.woken
+                devices = self._devices.get()
+                yield report(devices, time.time())
+                woken = self._devices.woken
                 if context.is_active() and not self._closing:
-                    self._published.wait(devices, self._interval, woken=woken)
+                    self._devices.wait(devices, self._interval, woken=woken)
         finally:
             self._free.release()
 
@@ -102,12 +84,12 @@ class HealthService:
 def report(devices: Iterable[DeviceHealth], now: float) -> wire.NodeWatchResourcesResponse:
     """One message of the stream. `now` is Unix time in seconds."""
     response = wire.NodeWatchResourcesResponse()
-    for health in devices:
+    for each in devices:
         response.devices.add(
-            device=wire.DeviceIdentifier(pool_name=health.pool, device_name=health.device),
-            health=wire.HealthStatus.ValueType(health.status),
+            device=wire.DeviceIdentifier(pool_name=each.pool, device_name=each.device),
+            health=_STATUS[each.health],
             last_updated_time=int(now),
             health_check_timeout_seconds=TIMEOUT_SECONDS,
-            message=health.message[:MESSAGE_MAX],
+            message=each.message[:MESSAGE_MAX],
         )
     return response

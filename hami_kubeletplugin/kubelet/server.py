@@ -1,7 +1,7 @@
 """Serves the kubelet: binds the sockets in the right order, keeps them there, and goes without cutting off a prepare.
 
 async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
-    await KubeletServer(settings, claims, published, lock).run()
+    await KubeletServer(settings, claims, reported, lock).run()
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Final
 from hami_kubeletplugin.api.claim import ClaimService
 from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.gpu.device_health import Reported
 from hami_kubeletplugin.kubelet import dra, health, registration, standard
 from hami_kubeletplugin.kubelet.listener import Listener
 from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
@@ -42,7 +43,7 @@ class KubeletServer:
         self,
         settings: Settings,
         claims: ClaimService,
-        published: health.Published,
+        reported: Reported,
         lock: DriverLock,
         *,
         watch_interval: float = WATCH_INTERVAL,
@@ -59,7 +60,7 @@ class KubeletServer:
         self.standard = standard.StandardHealth(_SERVICES)
         self._health_interval = settings.health_interval
         self._claims = claims
-        self._published = published
+        self._reported = reported
         self._lock = lock
         self._watch_interval = watch_interval
         self._stop_grace = stop_grace
@@ -108,7 +109,7 @@ class KubeletServer:
             return
         if old:
             log.warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
-        streams = health.HealthService(self._published, self._health_interval)
+        streams = health.HealthService(self._reported, self._health_interval)
         self._dra_listener = await Listener.start(
             self._dra_path,
             (*dra.handlers(self._claims), *streams.handlers()),

@@ -3,6 +3,7 @@
 A driver has two sockets, and one lock that is held before either is bound, so that two daemons never serve at once:
 
     <plugin dir>/lock                     flock; holds the pid of its holder
+    <plugin dir>/lock.wanted              there while somebody waits for it: who serves the name for its claims alone gives way
     <plugin dir>/dra.sock                 what the kubelet calls
     <registry dir>/<driver>-reg.sock      what the kubelet's plugin watcher finds
 
@@ -146,7 +147,13 @@ class DriverLock:
 
     def __init__(self, plugin_dir: Path) -> None:
         self.path = plugin_dir.absolute() / "lock"
+        self._wanted = self.path.with_suffix(".wanted")
         self._fd = -1
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody else waits for it."""
+        return self._wanted.exists()
 
     async def _acquire(self, within: float) -> None:
         deadline = asyncio.get_running_loop().time() + within
@@ -158,6 +165,8 @@ class DriverLock:
                     f"{within:g} s; stop it, or give one of the two another --driver-name"
                 )
             if not waiting:
+                with contextlib.suppress(OSError):
+                    self._wanted.touch(0o600)
                 log.info("waiting for the predecessor to stop", holder=_holder(self.path), lock=str(self.path))
                 waiting = True
             await asyncio.sleep(_LOCK_POLL)
@@ -185,8 +194,9 @@ class DriverLock:
             self._release()
             return False
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name too
+            self._wanted.unlink(missing_ok=True)
             os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
+            os.pwrite(self._fd, f"{own_name()}\n".encode(), 0)
         return True
 
     def _open(self) -> int:
@@ -209,6 +219,24 @@ class DriverLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def own_name() -> str:
+    """How this process is called in a lock that it holds."""
+    return f"{os.getpid()} {socket.gethostname()}"
+
+
+def serving(plugin_dir: Path) -> str | None:
+    """The name of the process that serves a driver on this node now; None if there is none, or it can't be told."""
+    try:
+        with (plugin_dir / "lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return file.read().strip()
+    except OSError:
+        pass
+    return None
 
 
 def _holder(path: Path) -> str:

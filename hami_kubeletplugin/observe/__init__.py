@@ -2,6 +2,7 @@
 
     metrics       what Prometheus gets to see of the node daemon
     observable    a value that threads wait for a change of, such as what is published
+    paced         work that follows changes, but not more often than it may
     once          what goes on is said once per reason
     log           structured logs
 

@@ -5,7 +5,7 @@ Imported only where `--metrics-address` is given: prometheus_client and aiohttp'
 
 import contextlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
@@ -32,6 +32,27 @@ Prometheus away: see `port.room`."""
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """How one GPU is.
+
+    Attributes:
+        device: Its device's name, empty if unknown.
+        uuid: Its UUID.
+        health: One of `STATES`.
+        conditions: Kind, value and count of each; at most one of each kind.
+    """
+
+    device: str
+    uuid: str
+    health: str
+    conditions: tuple[tuple[str, str, int], ...]
+
+
+STATES: Final = ("Healthy", "Unknown", "Unhealthy")
+"""What the kubelet is told of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is shown.
 
@@ -45,6 +66,7 @@ class Facts:
         registered: Whether the kubelet has the driver registered.
         registered_at: UNIX time at which the kubelet said so last; None: never yet.
         lacking: What keeps claims from being prepared on this node, in a word each.
+        gpus: How each GPU is.
     """
 
     core: tuple[str, str, str] | None
@@ -56,6 +78,7 @@ class Facts:
     registered: bool = False
     registered_at: float | None = None
     lacking: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
 
 
 class _Node(Collector):
@@ -119,6 +142,27 @@ class _Node(Collector):
         for what in facts.lacking:
             lacking.add_metric([what], 1)
         yield lacking
+        yield from _of_gpus(facts.gpus)
+
+
+def _of_gpus(gpus: Iterable[Gpu]) -> Iterator[GaugeMetricFamily]:
+    health = GaugeMetricFamily(
+        "hami_gpu_health",
+        "1 for the state that the kubelet is told of the GPU's device, 0 for the others.",
+        labels=["device", "device_uuid", "state"],
+    )
+    condition = GaugeMetricFamily(
+        "hami_gpu_condition",
+        "What is to be said of the GPU, as often as it came up since it began; absent when it has ended.",
+        labels=["device", "device_uuid", "what", "value"],
+    )
+    for gpu in gpus:
+        for state in STATES:
+            health.add_metric([gpu.device, gpu.uuid, state], float(state == gpu.health))
+        for what, value, count in gpu.conditions:
+            condition.add_metric([gpu.device, gpu.uuid, what, value], count)
+    yield health
+    yield condition
 
 
 Probe = Callable[[], Awaitable[tuple[bool, str]]]

@@ -6,11 +6,11 @@ Attribute names without a domain belong to the driver's own. What is unknown is 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, Final
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.settings import Sharing
+from hami_kubeletplugin.gpu.capacity import capacity
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.kube import quantity
 
@@ -37,6 +37,11 @@ def device(gpu: Gpu, sharing: Sharing, nvlink_group: str | None = None) -> Devic
         "capacity": _capacity(gpu, sharing),
         "allowMultipleAllocations": True,
     }
+
+
+def uuid(device: Device) -> str:
+    """The UUID of a device's GPU."""
+    return str(device["attributes"][names.UUID]["string"])
 
 
 def nvlink_groups(gpus: Sequence[Gpu]) -> dict[str, str]:
@@ -105,33 +110,30 @@ def _dotted(numbers: tuple[int, int] | None) -> str:
 
 
 def _capacity(gpu: Gpu, sharing: Sharing) -> Mapping[str, Any]:
-    # Through the decimal text, so that a scaling of 1.1 is 11/10 and no float.
-    memory = int(gpu.memory_bytes * Fraction(str(sharing.device_memory_scaling)) / names.MIB)
-    cores = int(100 * Fraction(str(sharing.device_core_scaling)))
-    share = names.SHARES_TOTAL // sharing.device_split_count
-    shares = sorted({share, names.SHARES_TOTAL})
+    there = capacity(gpu, sharing)
+    memory = quantity.binary(there.memory_mib * names.MIB)
     return {
         names.MEMORY: {
-            "value": quantity.binary(memory * names.MIB),
+            "value": memory,
             "requestPolicy": {
-                "default": quantity.binary(memory * names.MIB),
+                "default": memory,
                 "validRange": {"min": "1Mi", "step": "1Mi"},
             },
         },
         # No request means no reservation and no throttling, as an absent gpucores does in HAMi.
         names.CORES: {
-            "value": quantity.decimal(cores),
+            "value": quantity.decimal(there.cores),
             "requestPolicy": {
                 "default": "0",
-                "validRange": {"min": "0", "max": quantity.decimal(min(cores, 100)), "step": "1"},
+                "validRange": {"min": "0", "max": quantity.decimal(min(there.cores, 100)), "step": "1"},
             },
         },
         # One slot per allocation caps how many share the GPU; all of them make it exclusive.
         names.SHARES: {
-            "value": quantity.decimal(names.SHARES_TOTAL),
+            "value": quantity.decimal(there.slots),
             "requestPolicy": {
-                "default": quantity.decimal(share),
-                "validValues": [quantity.decimal(value) for value in shares],
+                "default": quantity.decimal(there.slot),
+                "validValues": [quantity.decimal(value) for value in sorted({there.slot, there.slots})],
             },
         },
     }

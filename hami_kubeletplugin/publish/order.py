@@ -14,7 +14,7 @@ from hami_kubeletplugin.claims.usage import UNUSED, Usage
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.kube.retry import Sleep
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.publish.devices import Device
+from hami_kubeletplugin.publish.devices import Device, uuid
 
 log = get_logger()
 
@@ -30,11 +30,7 @@ def least_used_first(devices: Sequence[Device], used: Mapping[str, Usage]) -> li
         devices: As they are published.
         used: What is held of each GPU, by UUID; of GPUs that aren't named nothing is.
     """
-    return sorted(devices, key=lambda device: _load(device, used.get(_uuid(device), UNUSED)))
-
-
-def _uuid(device: Device) -> str:
-    return str(device["attributes"][names.UUID]["string"])
+    return sorted(devices, key=lambda device: _load(device, used.get(uuid(device), UNUSED)))
 
 
 def _load(device: Device, used: Usage) -> Fraction:
@@ -45,9 +41,9 @@ def _load(device: Device, used: Usage) -> Fraction:
     capacity = device["capacity"]
     total = {name: quantity.parse(capacity[name]["value"]) for name in (names.SHARES, names.MEMORY, names.CORES)}
     held: dict[str, Fraction | int] = {
-        names.SHARES: used.shares * quantity.parse(capacity[names.SHARES]["requestPolicy"]["default"]),
-        names.MEMORY: used.limit.memory_mib * names.MIB,
-        names.CORES: used.limit.cores,
+        names.SHARES: used.slots,
+        names.MEMORY: used.memory_mib * names.MIB,
+        names.CORES: used.cores,
     }
     return sum((held[name] / total[name] for name in total if total[name]), Fraction(0))
 

@@ -13,7 +13,10 @@ from typing import Final
 
 from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiForbidden, ApiNotFound
 from hami_kubeletplugin.api.settings import Sharing
+from hami_kubeletplugin.api.taint_settings import DEFAULT_EFFECTS, Effect
 from hami_kubeletplugin.claims.usage import Usage
+from hami_kubeletplugin.gpu.conditions import Conditions
+from hami_kubeletplugin.gpu.device_health import Reported, reported
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.kube.client import Event
@@ -21,18 +24,20 @@ from hami_kubeletplugin.kube.informer import follow
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kube.retry import Retry, Sleep
 from hami_kubeletplugin.observe.log import get_logger
-from hami_kubeletplugin.observe.observable import Observable
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.accepted import Accepted
-from hami_kubeletplugin.publish.devices import Device, devices
+from hami_kubeletplugin.publish.devices import Device, uuid
 from hami_kubeletplugin.publish.observed import Observed
-from hami_kubeletplugin.publish.order import least_used_first
-from hami_kubeletplugin.publish.slices import Pool, Write, reconcile, split
+from hami_kubeletplugin.publish.slices import DEVICES_PER_SLICE, TAINTED_PER_SLICE, Pool, Write, reconcile, split
+from hami_kubeletplugin.publish.taints import allocatable
+from hami_kubeletplugin.publish.wanted import Wanted
 
 log = get_logger()
 
 OLDEST: Final = (1, 35)
 """The allocator of 1.34 checks the capacity of the wrong device of a slice, and a claim with `count: 2` can crash it."""
+TAINTS: Final = (1, 36)
+"""From here on taints of devices are on by default."""
 RECHECK: Final = 300.0
 """Seconds until a refused server is asked for its version again."""
 REPAIR_WAIT: Final = (1.0, 60.0)
@@ -43,10 +48,6 @@ REPAIR_QUIET: Final = 180.0
 _LONGEST_RETRY_AFTER: Final = 120.0
 
 
-Devices = tuple[tuple[str, str], ...]
-"""(pool, device) of each."""
-
-
 class Publisher:
     """Publishes what it is offered.
 
@@ -55,6 +56,8 @@ class Publisher:
         driver: Driver name.
         node: This node, and the pool.
         sharing: Scaling and split count.
+        conditions: What is to be said of GPUs; `conditions_changed` has to be called when that is something else.
+        effects: Of taints, by kind of condition.
         sleep: Waits that many seconds.
         clock: Seconds that only grow.
     """
@@ -66,22 +69,27 @@ class Publisher:
         driver: str,
         node: str,
         sharing: Sharing,
+        conditions: Conditions | None = None,
+        effects: Mapping[str, Effect] = DEFAULT_EFFECTS,
         sleep: Sleep = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self._driver, self._node, self._sharing = client, driver, node, sharing
+        self._client, self._driver, self._node = client, driver, node
+        self._conditions = conditions or Conditions()
+        self._wanted = Wanted(sharing, self._conditions, effects)
         self._sleep, self._clock = sleep, clock
         self.first_published = asyncio.Event()
         """Set once the API server has the first pool."""
         self.published_at: float | None = None
         """UNIX time at which the slices were last known to be right: found so, made so, or not heard of for a while."""
         self._offered = asyncio.Event()
-        self._found: list[Device] | None = None
-        self._used: Mapping[str, Usage] = {}
         self._desired: list[Device] | None = None
-        self.published = Observable[Devices](())
-        """What the API server has from us."""
+        self.health = Reported(())
+        """How the devices are that the API server has from us, and others that we know of and that are not well."""
+        self._published: Mapping[str, str] = {}
+        self._known: Mapping[str, str] = {}
         self._observed, self._accepted = Observed(), Accepted()
+        self._version: tuple[int, int] | None = None
         self._owner: str | None = None
         self._dirty, self._urgent, self._written = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._repairs, self._last_repair = Backoff(*REPAIR_WAIT), float("-inf")
@@ -102,17 +110,36 @@ class Publisher:
 
     def offer(self, inventory: Inventory | None) -> None:
         """Publish these GPUs from now on; None withdraws the pool, e.g. when there is no driver. Never blocks."""
-        self._found = None if inventory is None else devices(inventory.gpus, self._sharing)
+        self._wanted.find(inventory)
         self._want()
         self._offered.set()
 
     def order_by(self, used: Mapping[str, Usage]) -> None:
         """Have the GPU first of which least is in use, from now on. By UUID. Never blocks."""
-        self._used = used
+        self._wanted.used = used
         self._want()
 
+    def conditions_changed(self) -> None:
+        """Taint and report devices by what is said of their GPUs now. Never blocks."""
+        self._want()
+        self._tell()
+
+    def know(self, prepared: Mapping[str, str]) -> None:
+        """Have the kubelet told of these devices too while they are not well, as pods use them: UUIDs by name."""
+        self._known = {**{uuid: name for name, uuid in prepared.items()}, **self._known}
+        self._tell()
+
+    @property
+    def devices(self) -> Mapping[str, str]:
+        """Names of all devices that are known, by UUID."""
+        return self._known
+
+    def _tell(self) -> None:
+        self._known = {**self._known, **self._published}
+        self.health.set(reported(self._node, self._published, self._known, self._conditions.all.get()))
+
     def _want(self) -> None:
-        desired = None if self._found is None else least_used_first(self._found, self._used)
+        desired = self._wanted.devices()
         if desired == self._desired:
             return
         self._desired = desired
@@ -136,6 +163,8 @@ class Publisher:
             return
         listed = await self._client.list_slices(self._driver, self._node)
         self._observed, self._owner = Observed.of(listed), None
+        if version != self._version:
+            self._version, self._accepted.drops_taints = version, False
         self._accepted.forget()
         self._urgent.set()
         self._dirty.set()
@@ -148,7 +177,8 @@ class Publisher:
         listed = await self._client.list_slices(self._driver, self._node)
         for item in listed.items:
             await self._client.delete_slice(item)
-        self.published.set(())
+        self._published = {}
+        self._tell()
         self._retry.works()
         found, oldest = ".".join(map(str, version)), ".".join(map(str, OLDEST))
         refused = (
@@ -216,19 +246,24 @@ class Publisher:
 
     async def _sync(self) -> int:
         """Write what differs; returns the number of writes."""
-        offered = self._desired
-        parts = [] if offered is None else split(offered)
+        wanted, taints = self._desired, self._version is not None and self._version >= TAINTS
+        keeps = taints and not self._accepted.drops_taints
+        offered = wanted if wanted is None or keeps else allocatable(wanted)
+        parts = [] if offered is None else split(offered, TAINTED_PER_SLICE if taints else DEVICES_PER_SLICE)
         if parts and self._owner is None:
             self._owner = await self._node_uid()
         desired = [self._accepted.devices(index, part) for index, part in enumerate(parts)]
         writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.all())
         for write in writes:
             await self._write(write)
-        # By name: that another GPU stands first is no news of any GPU.
-        self.published.set(tuple(sorted((self._node, device["name"]) for device in offered or ())))
+        if keeps and self._accepted.drops_taints:
+            self._urgent.set()
+            self._dirty.set()
+        self._published = {uuid(device): device["name"] for device in wanted or ()}
+        self._tell()
         self.published_at = time.time()
         if writes:
-            log.info("ResourceSlices written", devices=len(self.published.get()), slices=len(parts), writes=len(writes))
+            log.info("ResourceSlices written", devices=sum(map(len, parts)), slices=len(parts), writes=len(writes))
         if parts:
             self.first_published.set()
         return len(writes)

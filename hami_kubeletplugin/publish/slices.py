@@ -11,12 +11,16 @@ from typing import Any, Final, Literal
 
 from hami_kubeletplugin.kube import quantity
 from hami_kubeletplugin.publish.devices import Device
+from hami_kubeletplugin.publish.taints import timed, times
 
 Slice = dict[str, Any]
 """A ResourceSlice in its v1 JSON form."""
 
 _INDEX: Final = re.compile(r"([0-9a-f]{5,})-")
-_DEVICES_PER_SLICE: Final = 128  # 64 for devices with taints, which ours don't have
+DEVICES_PER_SLICE: Final = 128
+TAINTED_PER_SLICE: Final = 64
+"""Devices of a slice in which any has a taint. One that appears must not make a slice invalid, so where there may be taints no
+slice is ever larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,17 @@ class Write:
     slice: Slice
 
 
-def split(devices: Sequence[Device]) -> list[list[Device]]:
-    """Devices per slice. No devices give one empty slice: the pool is known and empty, not unknown."""
-    starts = range(0, len(devices), _DEVICES_PER_SLICE)
-    return [list(devices[i : i + _DEVICES_PER_SLICE]) for i in starts] or [[]]
+def split(devices: Sequence[Device], most: int = TAINTED_PER_SLICE) -> list[list[Device]]:
+    """Devices per slice, `most` of them. No devices give one empty slice: the pool is known and empty, not unknown."""
+    return [list(devices[i : i + most]) for i in range(0, len(devices), most)] or [[]]
 
 
 def reconcile(pool: Pool, desired: Sequence[Sequence[Device]], observed: Iterable[Slice]) -> list[Write]:
     """The writes that turn what is there into what should be there, in order; none if it is there already.
 
     A generation is kept while at most one slice has to be rewritten in place. Otherwise all slices get the next one, so that
-    the scheduler never combines old slices with new ones.
+    the scheduler never combines old slices with new ones. A taint that goes on keeps its `timeAdded`, from which tolerations
+    count; a difference in that alone is none.
 
     Args:
         pool: Whose they are.
@@ -67,6 +71,8 @@ def reconcile(pool: Pool, desired: Sequence[Sequence[Device]], observed: Iterabl
     there = sorted(observed, key=lambda s: s["metadata"]["name"])
     ours = [s for s in there if s["spec"]["pool"]["name"] == pool.node]
     generation = max((s["spec"]["pool"]["generation"] for s in ours), default=0)
+    since = times(device for s in ours for device in s["spec"].get("devices") or ())
+    desired = [timed(devices, since) for devices in desired]
     wanted = [_spec(pool, generation, len(desired), devices) for devices in desired]
     kept, right = _keep(pool, wanted, [s for s in ours if s["spec"]["pool"]["generation"] == generation])
     names = {s["metadata"]["name"] for s in kept.values()}
@@ -148,9 +154,11 @@ def _new(pool: Pool, index: int, spec: Mapping[str, Any]) -> Slice:
 
 
 def _canonical(value: object, *, quantities: bool = False) -> object:
-    """A form in which what means the same is equal: no empty fields, capacities as numbers."""
+    """A form in which what means the same is equal: no empty fields, capacities as numbers, no times of taints."""
     if isinstance(value, Mapping):
-        fields = {k: _canonical(v, quantities=quantities or k == "capacity") for k, v in value.items()}
+        fields = {
+            k: _canonical(v, quantities=quantities or k == "capacity") for k, v in value.items() if k != "timeAdded"
+        }
         return {k: v for k, v in fields.items() if v not in (None, [], {})}
     if isinstance(value, list):
         return [_canonical(item, quantities=quantities) for item in value]

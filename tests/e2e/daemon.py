@@ -11,6 +11,7 @@ from typing import Any
 
 from tests import CHECKOUT
 from tests.e2e.cluster import NODE
+from tests.unit.gpu.fake_node import FakeNode
 from tests.waiting import wait_for
 
 DRIVER = "gpu.hami.io"
@@ -45,6 +46,8 @@ class Daemon:
         self.log_file = folder / "daemon.log"
         self.log_file.touch()
         self.simulate = "mixed"
+        self.nvml: FakeNode | None = None
+        """Whose GPUs it has, if none are simulated."""
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -65,13 +68,15 @@ class Daemon:
                 [
                     Path(sys.executable).parent / "hami-kubeletplugin",
                     "run",
-                    *("--simulate", self.simulate, "--driver-edits", "none"),
+                    *(self.nvml.options if self.nvml else ("--simulate", self.simulate)),
+                    *("--driver-edits", "none"),
                     *("--hami-dir", self.hami_dir, "--boot-id-file", self.boot_id_file, "--hami-core", self._library),
                     *("--region-hook", self._library.with_name("hami-region-hook")),
                     *options,
                 ],
                 env={
                     **CHECKOUT,
+                    **(self.nvml.environment if self.nvml else {}),
                     "PATH": os.environ["PATH"],
                     "NODE_NAME": NODE,
                     "KUBECONFIG": str(self._kubeconfig),
@@ -143,8 +148,15 @@ class Daemon:
 
     def claims(self, *options: str) -> str:
         """What `hami-kubeletplugin claims` prints."""
-        command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), "claims", *options]
-        environment = {**os.environ, **CHECKOUT}
+        return self._command("claims", *options)
+
+    def devices(self, *options: str) -> str:
+        """What `hami-kubeletplugin devices` prints."""
+        return self._command("devices", *(self.nvml.options if self.nvml else ("--simulate", self.simulate)), *options)
+
+    def _command(self, *words: str) -> str:
+        command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), *words]
+        environment = {**os.environ, **CHECKOUT, **(self.nvml.environment if self.nvml else {})}
         done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=30, text=True)
         return done.stdout
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hami_kubeletplugin.api.names import LIMIT_NOT_IN_FORCE
+from hami_kubeletplugin.api.names import GPU_CONDITION, GPU_CONDITION_ENDED, LIMIT_NOT_IN_FORCE
 from tests.e2e.cluster import NAMESPACE, NODE, Cluster, Json, KubectlFailed
 
 
@@ -87,6 +87,15 @@ def event(name: str, **changed: object) -> Json:
     return usual | changed
 
 
+IN_DEFAULT: Json = {"metadata": {"name": "other", "namespace": "default"}}
+"""Where Events of nodes are."""
+
+
+def node_(name: str) -> Json:
+    """A node as what an event is about."""
+    return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -95,6 +104,9 @@ def event(name: str, **changed: object) -> Json:
             {"involvedObject": {"apiVersion": "v1", "kind": "Secret", "name": "p", "namespace": NAMESPACE}},
             "events GpuLimitNotInForce about pods only",
         ),
+        ({"involvedObject": node_("node-b"), "reason": GPU_CONDITION, **IN_DEFAULT}, "about pods and its own node"),
+        ({"involvedObject": node_(NODE), **IN_DEFAULT}, "events GpuLimitNotInForce about pods only"),
+        ({"involvedObject": node_(NODE), "reason": "NodeNotReady", **IN_DEFAULT}, "about pods and its own node"),
         ({"reportingComponent": "kubelet"}, "as gpu.hami.io on its own node only"),
         ({"source": {"component": "kubelet", "host": NODE}}, "as gpu.hami.io on its own node only"),
         ({"reportingInstance": "node-b"}, "as gpu.hami.io on its own node only"),
@@ -107,10 +119,21 @@ def test_events_of_others(cluster: Cluster, token: Path, changed: dict[str, obje
         create(cluster, token, event("other", **changed))
 
 
-def test_an_event_of_its_own(cluster: Cluster, token: Path) -> None:
-    """What the daemon has to say it can say."""
-    create(cluster, token, event("own"))
-    cluster.kubectl("delete", "event", "own", "-n", NAMESPACE)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"reason": GPU_CONDITION},
+        {"reason": GPU_CONDITION_ENDED},
+        {"reason": GPU_CONDITION, "involvedObject": node_(NODE), **IN_DEFAULT},
+        {"reason": GPU_CONDITION_ENDED, "involvedObject": node_(NODE), **IN_DEFAULT},
+    ],
+)
+def test_an_event_of_its_own(cluster: Cluster, token: Path, changed: dict[str, object]) -> None:
+    """What the daemon has to say it can say, of pods and of its own node."""
+    made = event("own", **changed)
+    create(cluster, token, made)
+    cluster.kubectl("delete", "event", made["metadata"]["name"], "-n", made["metadata"]["namespace"])
 
 
 @pytest.mark.parametrize(

@@ -1,62 +1,40 @@
 /*
  * A libnvidia-ml.so.1 that stands for the real one below the real Python bindings (contract: nvml.h).
  *
- * The node is the file that FAKE_NVML_NODE names; it is read by each nvmlInit. One fact a line:
+ * The node is the file that FAKE_NVML_NODE names. It is read by each nvmlInit, and again by any call when it has become another
+ * one: a GPU that is not in it any more is lost to the sessions that know it, and one that is new is seen by the next session.
+ * Who writes it must rename it into place. One fact a line:
  *
  *     driver 550.54.15
+ *     load 1                               which load of the kernel's module: sessions of an earlier one are at their end
  *     cuda 12040
  *     gpu                                  begins a GPU; what follows is about it
  *     uuid GPU-...      name NVIDIA ...    minor 0       brand 14      arch 7
  *     memory 42949672960                   cc 8 0        mig 1         bus 00000000:07:00.0
+ *     events 10e                           event types that it knows, hexadecimal; all if there is no such line
+ *     energy 5000                          in mJ since it was initialised; not supported without
+ *     field 230 1                          a field's value; the others are not supported
  *     link 0 off                           NVLinks, from 0 on, without gaps
  *     link 1 switch
  *     link 2 00000000:0F:00.0              the GPU at the other end
- *     fail nvmlDeviceGetUUID 15            the call returns this code, for this GPU; before the first `gpu`, for all
+ *     fail nvmlDeviceGetUUID 15            the call returns this code, for this GPU; before the first `gpu`, for all;
+ *                                          `*` instead of a name: any call
  *     hang nvmlDeviceGetName PATH          the call returns when PATH is gone
+ *
+ * Events are lines of the file of that name with .events behind it, with rising numbers: `1 GPU-... 8 79` is one of type 0x8 and
+ * data 79. An event set gives out those that come after it was made, each once. While a session is open, the file with .module
+ * behind its name is locked (flock): so a test sees whether the kernel's module could be unloaded.
  *
  * Without `mig` or `link` lines those calls say "not supported", as GPUs without the feature do. If FAKE_NVML_TRACE names a
  * file, each call adds a line to it: thread id and function.
  */
 
+#include "fake_nvml_node.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-enum {
-    SUCCESS = 0,
-    UNINITIALIZED = 1,
-    INVALID_ARGUMENT = 2,
-    NOT_SUPPORTED = 3,
-    NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7,
-    UNKNOWN = 999,
-    MAX_LINKS = 36,
-    MAX_RULES = 16,
-    TEXT = 96
-};
-
-typedef struct {
-    char call[TEXT];
-    int code;        /* to fail with; -1: hang instead */
-    char path[512];  /* to hang on */
-} Rule;
-
-typedef struct {
-    Rule all[MAX_RULES];
-    int count;
-} Rules;
-
-typedef struct {
-    char uuid[TEXT], name[TEXT], bus[TEXT];
-    unsigned minor, brand, arch;
-    int cc_major, cc_minor, mig;
-    unsigned long long memory;
-    char links[MAX_LINKS][TEXT];
-    unsigned link_count;
-    Rules rules;
-} Gpu;
 
 /* nvmlPciInfo_t and nvmlMemory_t of nvml.h. */
 typedef struct {
@@ -69,115 +47,15 @@ typedef struct {
     unsigned long long total, free, used;
 } Memory;
 
-static int opened;
-static char driver[TEXT];
-static int cuda;
-static Gpu *gpus;
-static unsigned gpu_count;
-static Rules rules;
-
-static void add_rule(Rules *to, const char *call, int code, const char *path)
-{
-    if (to->count == MAX_RULES)
-        abort();
-    Rule *rule = &to->all[to->count++];
-    snprintf(rule->call, sizeof rule->call, "%s", call);
-    snprintf(rule->path, sizeof rule->path, "%s", path);
-    rule->code = code;
-}
-
-static void read_line(const char *line)
-{
-    char word[TEXT], call[TEXT], text[512] = "";
-    unsigned number;
-    int code;
-    Gpu *gpu = gpu_count ? &gpus[gpu_count - 1] : NULL;
-    Rules *scope = gpu ? &gpu->rules : &rules;
-
-    if (sscanf(line, "%95s", word) != 1)
-        return;
-    if (sscanf(line, "driver %95s", driver) == 1 || sscanf(line, "cuda %d", &cuda) == 1)
-        return;
-    if (sscanf(line, "fail %95s %d", call, &code) == 2) {
-        add_rule(scope, call, code, "");
-    } else if (sscanf(line, "hang %95s %511s", call, text) == 2) {
-        add_rule(scope, call, -1, text);
-    } else if (strcmp(word, "gpu") == 0) {
-        gpus = realloc(gpus, (gpu_count + 1) * sizeof *gpus);
-        if (!gpus)
-            abort();
-        gpus[gpu_count] = (Gpu){.mig = -1};
-        gpu_count++;
-    } else if (gpu && sscanf(line, "link %u %95s", &number, text) == 2 && number == gpu->link_count && number < MAX_LINKS) {
-        snprintf(gpu->links[gpu->link_count++], TEXT, "%.95s", text);
-    } else if (!(gpu
-                 && (sscanf(line, "uuid %95s", gpu->uuid) == 1 || sscanf(line, "name %95[^\n]", gpu->name) == 1
-                     || sscanf(line, "bus %95s", gpu->bus) == 1 || sscanf(line, "minor %u", &gpu->minor) == 1
-                     || sscanf(line, "brand %u", &gpu->brand) == 1 || sscanf(line, "arch %u", &gpu->arch) == 1
-                     || sscanf(line, "cc %d %d", &gpu->cc_major, &gpu->cc_minor) == 2
-                     || sscanf(line, "mig %d", &gpu->mig) == 1 || sscanf(line, "memory %llu", &gpu->memory) == 1))) {
-        fprintf(stderr, "fake_nvml: can't read this line: %s\n", line);
-        abort();
-    }
-}
-
-static void forget_node(void)
-{
-    free(gpus);
-    gpus = NULL;
-    gpu_count = 0;
-    rules.count = 0;
-}
-
-static int read_node(void)
-{
-    char line[1024];
-    const char *path = getenv("FAKE_NVML_NODE");
-    FILE *file = path ? fopen(path, "r") : NULL;
-    if (!file)
-        return UNKNOWN;
-    forget_node();
-    cuda = 0;
-    while (fgets(line, sizeof line, file))
-        read_line(line);
-    fclose(file);
-    return SUCCESS;
-}
-
-static int obey(const Rules *from, const char *call)
-{
-    for (int i = 0; i < from->count; i++) {
-        const Rule *rule = &from->all[i];
-        if (strcmp(rule->call, call) != 0)
-            continue;
-        if (rule->code >= 0)
-            return rule->code;
-        while (access(rule->path, F_OK) == 0)
-            usleep(1000);
-    }
-    return SUCCESS;
-}
-
-/* What each call begins with: leave a trace, and fail if the node's file says so. */
-static int begin(const char *call, const Gpu *gpu)
-{
-    const char *path = getenv("FAKE_NVML_TRACE");
-    FILE *trace = path ? fopen(path, "a") : NULL;
-    if (trace) {
-        fprintf(trace, "%ld %s\n", (long)syscall(SYS_gettid), call);
-        fclose(trace);
-    }
-    if (!opened)
-        return UNINITIALIZED;
-    int code = obey(&rules, call);
-    return code == SUCCESS && gpu ? obey(&gpu->rules, call) : code;
-}
-
-#define BEGIN(gpu)                         \
-    do {                                   \
-        int code_ = begin(__func__, gpu);  \
-        if (code_ != SUCCESS)              \
-            return code_;                  \
+/* The rest of the function has the turn. */
+#define BEGIN(gpu)                                          \
+    __attribute__((cleanup(end_turn))) int in_turn_ = 0;    \
+    (void)in_turn_;                                         \
+    take_turn();                                            \
+    do {                                                    \
+        int code_ = begin(__func__, gpu);                   \
+        if (code_ != SUCCESS)                               \
+            return code_;                                   \
     } while (0)
 
 static int put(char *to, unsigned size, const char *text)
@@ -198,22 +76,28 @@ static void put_bus(PciInfo *info, const char *bus)
 int nvmlInitWithFlags(unsigned flags)
 {
     (void)flags;
-    int code = opened ? SUCCESS : read_node();
+    __attribute__((cleanup(end_turn))) int in_turn_ = 0;
+    (void)in_turn_;
+    take_turn();
+    int code = opened ? SUCCESS : open_node();
     if (code != SUCCESS)
         return code;
     opened++;
     code = begin(__func__, NULL);
-    if (code != SUCCESS)
-        opened--;
+    if (code != SUCCESS && --opened == 0)
+        close_node();
     return code;
 }
 
 int nvmlShutdown(void)
 {
-    BEGIN(NULL);
-    if (--opened == 0)
-        forget_node();
-    return SUCCESS;
+    __attribute__((cleanup(end_turn))) int in_turn_ = 0;
+    (void)in_turn_;
+    take_turn();
+    int code = begin(__func__, NULL);
+    if (opened && --opened == 0)
+        close_node();
+    return code;
 }
 
 const char *nvmlErrorString(int code)
@@ -224,29 +108,29 @@ const char *nvmlErrorString(int code)
 int nvmlSystemGetDriverVersion(char *version, unsigned size)
 {
     BEGIN(NULL);
-    return put(version, size, driver);
+    return put(version, size, node.driver);
 }
 
 int nvmlSystemGetCudaDriverVersion(int *version)
 {
     BEGIN(NULL);
-    *version = cuda;
+    *version = node.cuda;
     return SUCCESS;
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count)
 {
     BEGIN(NULL);
-    *count = gpu_count;
+    *count = node.gpu_count;
     return SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **gpu)
 {
-    if (index >= gpu_count)
+    if (index >= node.gpu_count)
         return INVALID_ARGUMENT;
-    BEGIN(&gpus[index]);
-    *gpu = &gpus[index];
+    BEGIN(&node.gpus[index]);
+    *gpu = &node.gpus[index];
     return SUCCESS;
 }
 
@@ -352,11 +236,11 @@ int nvmlInit_v2(void)
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu)
 {
-    for (unsigned i = 0; i < gpu_count; i++) {
-        if (strcmp(gpus[i].uuid, uuid) != 0)
+    for (unsigned i = 0; i < node.gpu_count; i++) {
+        if (strcmp(node.gpus[i].uuid, uuid) != 0)
             continue;
-        BEGIN(&gpus[i]);
-        *gpu = &gpus[i];
+        BEGIN(&node.gpus[i]);
+        *gpu = &node.gpus[i];
         return SUCCESS;
     }
     return NOT_FOUND;
@@ -365,7 +249,7 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu)
 int nvmlDeviceGetIndex(Gpu *gpu, unsigned *index)
 {
     BEGIN(gpu);
-    *index = (unsigned)(gpu - gpus);
+    *index = (unsigned)(gpu - node.gpus);
     return SUCCESS;
 }
 
@@ -380,5 +264,106 @@ int nvmlDeviceGetMaxMigDeviceCount(Gpu *gpu, unsigned *count)
 {
     BEGIN(gpu);
     *count = 0;
+    return SUCCESS;
+}
+
+/* Events and fields. */
+
+typedef struct {
+    unsigned long seen; /* number of the last event that was given out, or was there before the set */
+    unsigned long long types[MAX_GPUS];
+} EventSet;
+
+typedef struct {
+    Gpu *gpu;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+} EventData;
+
+typedef struct {
+    unsigned id, scope;
+    long long timestamp, latency;
+    int type, code;
+    union {
+        unsigned number;
+        unsigned long long size;
+    } value;
+} FieldValue;
+
+int nvmlDeviceGetSupportedEventTypes(Gpu *gpu, unsigned long long *types)
+{
+    BEGIN(gpu);
+    *types = gpu->events;
+    return SUCCESS;
+}
+
+int nvmlEventSetCreate(EventSet **set)
+{
+    BEGIN(NULL);
+    *set = calloc(1, sizeof **set);
+    (*set)->seen = last_event();
+    return SUCCESS;
+}
+
+int nvmlEventSetFree(EventSet *set)
+{
+    BEGIN(NULL);
+    free(set);
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long types, EventSet *set)
+{
+    BEGIN(gpu);
+    if (types & ~gpu->events)
+        return NOT_SUPPORTED;
+    set->types[gpu - node.gpus] |= types;
+    return SUCCESS;
+}
+
+int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned milliseconds)
+{
+    Event event;
+    BEGIN(NULL);
+    for (unsigned waited = 0;; waited += 2) {
+        while (next_event(set->seen, &event)) {
+            set->seen = event.number;
+            for (unsigned i = 0; i < node.gpu_count; i++)
+                if (strcmp(node.gpus[i].uuid, event.uuid) == 0 && set->types[i] & event.type) {
+                    *data = (EventData){&node.gpus[i], event.type, event.data, 0xffffffff, 0xffffffff};
+                    return SUCCESS;
+                }
+        }
+        if (waited >= milliseconds)
+            return TIMEOUT;
+        wait_a_moment();
+        usleep(1000);
+        int code = go_on(__func__, NULL);
+        if (code != SUCCESS)
+            return code;
+    }
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Gpu *gpu, unsigned long long *energy)
+{
+    BEGIN(gpu);
+    if (!gpu->energy)
+        return NOT_SUPPORTED;
+    *energy = gpu->energy;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values)
+{
+    BEGIN(gpu);
+    for (int i = 0; i < count; i++) {
+        values[i].code = NOT_SUPPORTED;
+        for (unsigned j = 0; j < gpu->field_count; j++)
+            if (gpu->fields[j].id == values[i].id) {
+                values[i].code = SUCCESS;
+                values[i].type = 1; /* NVML_VALUE_TYPE_UNSIGNED_INT */
+                values[i].value.number = gpu->fields[j].value;
+            }
+    }
     return SUCCESS;
 }

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION, WEBHOOKS
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
@@ -100,6 +101,17 @@ def test_bindings_bind_what_is_there(kind: str) -> None:
         for item in (item for item in every if item["kind"] == kind):
             bound = item.get("roleRef", {}).get("name") or item["spec"]["policyName"]
             assert (kind.removesuffix("Binding"), bound) in there
+
+
+def test_manifest_and_program_name_the_same_events() -> None:
+    """The daemon's policy lets it write each Event that it writes, and no other."""
+    (policy,) = (
+        item
+        for item in objects("daemonset.yaml")
+        if (item["kind"], item["metadata"]["name"]) == ("ValidatingAdmissionPolicy", "hami-kubeletplugin-own-events")
+    )
+    ours = {names.LIMIT_NOT_IN_FORCE, names.GPU_CONDITION, names.GPU_CONDITION_ENDED}
+    assert set(re.findall(r'"(Gpu\w+)"', str(policy["spec"]["validations"]))) == ours
 
 
 def test_the_probes_of_the_daemon() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.settings import Identity, Settings
+from hami_kubeletplugin.api.taint_settings import DEFAULT_EFFECTS
 
 
 def test_defaults() -> None:
@@ -61,6 +62,10 @@ def test_a_missing_node_name(given: dict[str, object]) -> None:
         ("driver_name", "GPU.hami.io", "--driver-name: .*got 'GPU.hami.io'"),
         ("driver_name", "a" * 64, "--driver-name: .*at most 63"),
         ("driver_name", "../x", "--driver-name: "),
+        ("taints", "lost", "--taints: .*'lost' must be KIND=EFFECT"),
+        ("taints", "lots=None", "--taints: .*no kind 'lots', only xid, .*lost"),
+        ("taints", "lost=Evict", "--taints: .*lost can't have effect 'Evict', only None, NoSchedule, NoExecute, Off"),
+        ("taints", "lost=None,lost=Off", "--taints: .*lost is named twice"),
         ("no_such_option", "1", "--no-such-option: "),
     ],
 )
@@ -68,6 +73,12 @@ def test_wrong_values(option: str, value: str, message: str) -> None:
     """Option, what is allowed, and what was given."""
     with pytest.raises(SettingsError, match=message):
         Settings.checked(**{"node_name": "n", option: value})
+
+
+def test_effects_of_taints() -> None:
+    """Those that are named, and the defaults of all others."""
+    settings = Settings.checked(node_name="n", taints=" lost=NoExecute, xid=Off,")
+    assert settings.effects == {**DEFAULT_EFFECTS, "lost": "NoExecute", "xid": "Off"}
 
 
 def test_every_mistake_is_named() -> None:

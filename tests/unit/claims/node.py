@@ -14,8 +14,9 @@ from hami_kubeletplugin.api.claim import PreparedDevice
 from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable, DriverMissing, HamiError
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS
 from hami_kubeletplugin.api.names import DRIVER
-from hami_kubeletplugin.api.settings import ClaimFiles
+from hami_kubeletplugin.api.settings import ClaimFiles, Sharing
 from hami_kubeletplugin.claims.enforcement import Enforced, Enforcements, NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared, PreparedShare
 from hami_kubeletplugin.claims.reader import ClaimApi
@@ -104,6 +105,10 @@ class Edits:
         """See `DriverEditsSource`."""
         return self.made or driver_edits(uuids)
 
+    def stamp(self) -> object:
+        """See `DriverEditsSource`."""
+        return None
+
     def close(self) -> None:
         """See `DriverEditsSource`."""
 
@@ -165,6 +170,8 @@ class Node:
         self.rights = ALL_RIGHTS
         self.boots = 1
         self.now = 0.0
+        self.sharing = Sharing()
+        self.waited_for: list[str] = []
         self.cdi, self.hami, self.plugin = root / "cdi", root / "hami", root / "plugin"
         self.start()
 
@@ -173,9 +180,13 @@ class Node:
         self.records = Records(self.plugin / "claims")
         self.specs = SpecFiles(self.cdi, DRIVER)
         self.host = HostFiles(self.shipped, self.hami, self.claim_files)
+        self.ledger = Ledger(
+            records=self.records, specs=self.specs, sharing=self.sharing, waited_for=self.waited_for.extend
+        )
         self.files = NodeFiles(
             records=self.records,
             specs=self.specs,
+            ledger=self.ledger,
             enforcements={"hami-core": HamiCore(self.host, self.hami), "none": NoEnforcement()},
         )
         self.claims = Claims(
@@ -204,6 +215,7 @@ class Node:
             node=NODE,
             grace=self.grace,
             clock=lambda: self.now,
+            stamp=self.edits.stamp,
         )
 
     async def recover(self) -> None:

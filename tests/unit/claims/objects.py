@@ -129,6 +129,6 @@ def pod(name: str, *containers: Json, init: Sequence[Json] = (), phase: str = "P
 
 
 def simple(number: int, device: int = 0) -> tuple[Json, Json]:
-    """A claim of 1 GiB and 10 percent, and its pod."""
-    obj = claim(f"c{number}", [result(device, "1Gi", "10")], pods=[f"p{number}"])
+    """A claim of 1 GiB and 1 percent, of which a GPU has room for 80, and its pod."""
+    obj = claim(f"c{number}", [result(device, "1Gi", "1", slots="100")], pods=[f"p{number}"])
     return obj, pod(f"p{number}", container("x", f"c{number}"))

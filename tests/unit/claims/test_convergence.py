@@ -1,13 +1,15 @@
 """Prepare is convergent: whatever happened to the files, it makes them what they must be, and nothing more."""
 
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from hami_kubeletplugin.api.errors import RecordDamaged
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims import node_files
+from hami_kubeletplugin.claims.usage import Usage
 from tests.unit.claims.file_faults import faults
 from tests.unit.claims.node import Node, devices, refusal
 from tests.unit.claims.objects import UUID, Json, claim, config, container, gpu, inventory, pod, result, simple
@@ -180,7 +182,7 @@ async def test_one_gpu_for_a_request_of_two_is_refused(node: Node) -> None:
     assert devices((await node.prepare(twice))[0]) == first
     damage_record(node, twice["metadata"]["uid"])
     assert devices((await node.prepare(twice))[0]) == first
-    apart = claim("apart", [result(0, request="a"), result(0, request="b")])
+    apart = claim("apart", [result(0, cores="20", request="a"), result(0, cores="20", request="b")])
     node.api.put(apart, pod("p", container("x", "apart")))
     assert len(devices((await node.prepare(apart))[0])) == 2, (
         "two requests may share a GPU, unless a constraint says otherwise"
@@ -200,23 +202,44 @@ async def test_what_an_administrator_refuses_leaves_nothing(node: Node) -> None:
     assert node.snapshot() == {}
 
 
+@contextlib.contextmanager
+def counted(kind: type, *names: str) -> Iterator[list[str]]:
+    """The calls of these methods, in a list that grows."""
+    calls: list[str] = []
+
+    def counting(name: str) -> Callable[..., object]:
+        method = getattr(kind, name)
+
+        def call(*given: object) -> object:
+            calls.append(name)
+            return method(*given)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(kind, name, counting(name))
+        yield calls
+
+
 async def test_cost_does_not_grow_with_prepared_claims(node: Node) -> None:
-    """The same file operations whether one or 300 other claims are prepared."""
+    """The same file operations, and sums of what is held, whether one or 300 other claims are prepared."""
     counts = []
     for number in (1, 300):
         while len(node.records.uids()) < number:
-            obj, its_pod = simple(len(node.records.uids()) + 1)
+            there = len(node.records.uids())
+            obj, its_pod = simple(there + 1, there % 4)
             node.api.put(obj, its_pod)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("os.fsync", lambda descriptor: None)
                 devices((await node.prepare(obj))[0])
         obj, its_pod = simple(1000)
         node.api.put(obj, its_pod)
-        with faults(node.root) as prepare:
+        with faults(node.root) as prepare, counted(Usage, "__add__", "__sub__") as sums:
             devices((await node.prepare(obj))[0])
         with faults(node.root) as unprepare:
             assert await node.unprepare(obj) == [None]
-        counts.append((prepare.names, unprepare.names))
+        counts.append((prepare.names, unprepare.names, len(sums)))
     assert counts[0] == counts[1]
     assert counts[0][0].count("fsync") == 2  # the record and its name: all that must survive a power cut
 

@@ -101,8 +101,14 @@ class NodeMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.unused(name) for name in NAMES))
     @rule(data=st.data(), device=st.integers(0, 3), memory=st.integers(1, 81920), cores=st.integers(0, 100))
     def allocate_anew(self, data: st.DataObject, device: int, memory: int, cores: int) -> None:
-        """A claim that nobody uses is deallocated and allocated again."""
-        self.allocate(data.draw(st.sampled_from([name for name in NAMES if self.unused(name)])), device, memory, cores)
+        """A claim that nobody uses is deallocated and allocated again, as far as there is room: the scheduler counts right."""
+        name = data.draw(st.sampled_from([name for name in NAMES if self.unused(name)]))
+        for other in set(NAMES) - {name}:
+            (one,) = self.objects[other]["status"]["allocation"]["devices"]["results"]
+            if one["device"] == f"hami-gpu-{device}":
+                memory -= int(one["consumedCapacity"]["memory"].removesuffix("Mi"))
+                cores -= int(one["consumedCapacity"]["cores"])
+        self.allocate(name, device, max(memory, 1), max(cores, 0))
 
     def pod_of(self, name: str) -> list[str]:
         """The claims that the kubelet sends together: all of the pod that it does not hold for prepared."""

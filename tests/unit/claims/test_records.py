@@ -55,6 +55,7 @@ shares = st.builds(
     uuid=text,
     limit=limits,
     use=st.integers(0, 2),
+    slots=amount,
 )
 claims = st.builds(
     Prepared,

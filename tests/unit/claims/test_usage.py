@@ -1,11 +1,11 @@
 """claims.usage: what prepared claims hold of each GPU."""
 
-from itertools import chain
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import decode, encode
 from hami_kubeletplugin.claims.usage import Usage, usage
@@ -31,16 +31,34 @@ def prepared(number: int, holds: list[tuple[int, int, int, bool]]) -> Prepared:
 
 @given(st.lists(shares, max_size=4))
 def test_usage(claims: list[list[tuple[int, int, int, bool]]]) -> None:
-    """Shares, MiB and cores add up by GPU, over claims and within one; admin access and GPUs without a claim are not in it."""
-    expected: dict[str, Usage] = {}
-    for device, memory, cores, admin in chain.from_iterable(claims):
-        if not admin:
-            before = expected.get(UUID[device], Usage(0, Limit(0)))
-            expected[UUID[device]] = Usage(before.shares + 1, before.limit + Limit(memory, cores))
-    assert usage(prepared(number, holds) for number, holds in enumerate(claims)) == expected
+    """Slots, MiB and cores add up by GPU, over the shares of a claim; admin access and GPUs without a share are not in it."""
+    for number, holds in enumerate(claims):
+        expected: dict[str, Usage] = {}
+        for device, memory, cores, admin in holds:
+            if not admin:
+                before = expected.get(UUID[device], Usage(0, 0))
+                expected[UUID[device]] = before + Usage(1000, memory, cores)
+        assert usage(prepared(number, holds), 5) == expected
 
 
 def test_a_claim_that_is_read_back_holds_the_same() -> None:
     """After a restart, from the records."""
     made = prepared(0, [(0, 1, 10, False), (1, 2, 20, False)])
-    assert usage([decode(encode(made), "here")]) == usage([made]) != {}
+    assert usage(decode(encode(made), "here"), 5) == usage(made, 5) != {}
+
+
+@pytest.mark.parametrize(("slots", "held"), [("10k", 10_000), ("3", 3), ("0", 500), (None, 500)])
+def test_slots_that_nobody_told(slots: str | None, held: int) -> None:
+    """A share that doesn't say how many it has takes one."""
+    made = planned(claim("c", [result(0, "10Gi", "0", slots=slots)]), [pod("p", container("x", "c"))])
+    assert usage(made, 500) == {UUID[0]: Usage(held, 10 * 1024)}
+
+
+def test_records_of_0_1_0_have_no_slots() -> None:
+    """A share takes one, a GPU that is the container's own has all of them taken."""
+    whole = planned(claim("c", [result(0, "80Gi", "100", slots="10k")]), [pod("p", container("x", "c"))])
+    share = planned(claim("c", [result(0, "1Gi", "10", slots="10k")]), [pod("p", container("x", "c"))])
+    for made, slots in ((whole, 10_000), (share, 500)):
+        old = replace(made, shares=tuple(replace(one, slots=0) for one in made.shares))
+        assert "slots" not in str(encode(old))
+        assert usage(decode(encode(old), "here"), 500)[UUID[0]].slots == slots

@@ -33,6 +33,16 @@ def test_a_condition_that_goes_on_keeps_its_beginning() -> None:
         assert board.of("GPU-1")[0].since == (3 if value == "b" else 1)
 
 
+def test_an_earlier_run_is_no_reason_not_to_listen() -> None:
+    """Whoever has spoken in this run is not contradicted by what it said in an earlier one."""
+    board = Conditions()
+    board.report("nvml", {"GPU-1": []})
+    board.restore({"nvml": {"GPU-1": (LOST,)}, "node": {"GPU-2": (LOST,)}})
+    assert set(board.all.get()) == {"GPU-2"}
+    board.expire()
+    assert board.all.get() == {}
+
+
 def test_followers_hear_of_changes_only() -> None:
     """Nobody is woken by a source that says the same again."""
     board, heard = Conditions(), []

@@ -77,7 +77,7 @@ async def test_a_gpu_that_can_not_be_read_does_not_hide_the_others(
     with capture_logs() as logs:
         inventory = await node.source().discover()
     assert [gpu.minor for gpu in inventory.gpus] == [0, 2]
-    (warning,) = [log for log in logs if "left out" in log["event"]]
+    (warning,) = [log for log in logs if "can't be read" in log["event"]]
     assert warning["log_level"] == "warning"
     assert warning["index"] == 1
     assert call.removesuffix("_v2").removesuffix("_v3") in warning["error"]

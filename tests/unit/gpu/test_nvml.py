@@ -10,6 +10,7 @@ import pytest
 from hami_kubeletplugin.api.errors import DriverMissing, NvmlCallFailed
 from hami_kubeletplugin.gpu.discover import NvmlSource
 from hami_kubeletplugin.gpu.nvml import Nvml, library_below
+from hami_kubeletplugin.gpu.sessions import Sessions
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ async def test_a_missing_library_is_named_and_found_later(node: Any, gpu_lines: 
     """The path, the option, and no need to start again when it has been installed."""
     node.write(gpu_lines(0))
     path = tmp_path / "late.so"
-    source = NvmlSource(path, node.sysfs)
+    source = NvmlSource(Sessions(path), node.sysfs)
     with pytest.raises(DriverMissing, match=r"late\.so.*--nvml-library"):
         await source.discover()
     path.symlink_to(node.library)
@@ -50,7 +51,7 @@ async def test_a_missing_library_is_named_and_found_later(node: Any, gpu_lines: 
 async def test_without_a_path_the_linker_looks_for_the_library() -> None:
     """On a machine without the driver, its usual name is in the message."""
     try:
-        await NvmlSource().discover()
+        await NvmlSource(Sessions()).discover()
     except DriverMissing as error:
         assert "libnvidia-ml.so.1" in str(error) or "nvmlInit" in str(error)  # noqa: PT017 - a driver may be here
 
@@ -59,9 +60,9 @@ async def test_a_library_that_is_not_nvml_is_an_error(tmp_path: Path) -> None:
     """A file that is no library is missing as one; a library without NVML's functions fails at the first call."""
     (tmp_path / "text.so").write_text("not ELF")
     with pytest.raises(DriverMissing, match=r"text\.so"):
-        await NvmlSource(tmp_path / "text.so").discover()
+        await NvmlSource(Sessions(tmp_path / "text.so")).discover()
     with pytest.raises(NvmlCallFailed, match="nvmlInitWithFlags") as caught:
-        await NvmlSource(Path("libm.so.6")).discover()
+        await NvmlSource(Sessions(Path("libm.so.6"))).discover()
     assert caught.value.code == 13
 
 
@@ -108,7 +109,7 @@ async def test_a_library_that_was_replaced_is_used(node: Any, gpu_lines: Any, tm
     path = tmp_path / "nvml.so"
     old = node.library.read_bytes()
     path.write_bytes(old)
-    source = NvmlSource(path, node.sysfs)
+    source = NvmlSource(Sessions(path), node.sysfs)
     await source.discover()
     new = tmp_path / "new.so"
     new.write_bytes(old.replace(b"an error of the fake", b"an error of the new!"))
@@ -132,7 +133,7 @@ async def test_a_driver_that_hangs_is_given_up_and_never_asked_twice_at_once(
         assert caught.value.code == 10
     assert sum(thread.name == "nvml" for thread in threading.enumerate()) == 1
     hang.unlink()
-    source._time_limit = 20
+    source._sessions._time_limit = 20
     assert len((await source.discover()).gpus) == 1
 
 

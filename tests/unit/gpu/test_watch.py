@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, NvmlCallFailed
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
-from hami_kubeletplugin.gpu.watch import FIRST_DELAY, HardwareWatch
+from hami_kubeletplugin.gpu.watch import FIRST_DELAY, LONGEST_DELAY, HardwareWatch
 
 INTERVAL = 10.0
 HANGS = NvmlCallFailed("nvmlDeviceGetCount", 10, "no answer")
@@ -72,10 +72,10 @@ async def seen(hardware: HardwareWatch) -> Inventory:
 
 
 async def test_a_driver_that_is_missing_is_looked_for_more_and_more_rarely(gpus: Callable[[str], Inventory]) -> None:
-    """Soon at first, at the normal pace in the end; said once; work starts when it appears."""
+    """Soon at first, each few seconds in the end; said once; work starts when it appears."""
     with capture_logs() as log:
         async with told(*[MISSING] * 6, gpus("a100x2")) as (looks, hardware):
-            assert looks.slept == [FIRST_DELAY, 2, 4, 8, INTERVAL, INTERVAL, INTERVAL]
+            assert looks.slept == [FIRST_DELAY, 2, 4, LONGEST_DELAY, LONGEST_DELAY, LONGEST_DELAY, INTERVAL]
             assert looks.offered == [None, gpus("a100x2")]
             assert await seen(hardware) == gpus("a100x2")
     assert [entry["meanwhile"] for entry in log if "error" in entry] == ["nothing is published"]

@@ -40,6 +40,10 @@ class Edits:
             raise ToolkitRefused(f"{refused[0]} is broken")
         return DriverEdits()
 
+    def stamp(self) -> object:
+        """See `DriverEditsSource`."""
+        return None
+
     def close(self) -> None:
         """See `DriverEditsSource`."""
 

@@ -283,7 +283,7 @@ def test_several_requests_share_one_deadline(server: Server, client: BlockingCli
 
 
 def test_a_host_that_takes_no_connection_is_given_up_soon() -> None:
-    """A thread that connects can't be woken: it must not keep the daemon from ending. So it tries again, in short attempts."""
+    """Another server may take its place behind the same address, so there are several attempts, at first short ones."""
     with socket.socket() as full, contextlib.ExitStack() as waiting:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -306,6 +306,58 @@ def test_a_host_that_never_shakes_hands_is_given_up_soon() -> None:
         begin = time.monotonic()
         assert "no answer in time" in str(get(client, within=20))
         assert time.monotonic() - begin < 5
+
+
+def test_a_server_that_is_slow_to_shake_hands_gets_longer_each_time(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short attempts alone would never come through to one that is overloaded."""
+    monkeypatch.setattr("hami_kubeletplugin.kube.blocking._CONNECT", (0.2, 60.0))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(PKI / "server.crt", PKI / "server.key")
+    finish = server.http.finish_request
+
+    def slowly(request: Any, address: Any) -> None:
+        time.sleep(0.5)
+        with contextlib.suppress(OSError), tls.wrap_socket(request, server_side=True) as secured:
+            finish(secured, address)
+
+    monkeypatch.setattr(server.http, "finish_request", slowly)
+    trusted = ssl.create_default_context(cafile=str(PKI / "ca.crt"))
+    client = BlockingClient(Access(server.url.replace("http:", "https:"), trusted, "api.test"))
+    answers = [get(client) for _ in range(3)]
+    assert [isinstance(answer, ApiUnavailable) for answer in answers] == [True, True, False]
+    client.close()
+
+
+def test_an_answer_may_take_as_long_as_the_call(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only connecting has a limit of its own: how long a slow server is waited for is up to who asks."""
+    monkeypatch.setattr("hami_kubeletplugin.kube.blocking._CONNECT", (0.05, 0.05))
+    go_on = threading.Event()
+    server.answer = lambda _: (200, {**POD_ANSWER, "waited": not go_on.wait(0.5)})
+    client = BlockingClient(Access(server.url))
+    assert get(client)["waited"]
+    client.close()
+
+
+def test_closing_ends_an_attempt_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that stops waits for no host that takes no connection."""
+    monkeypatch.setattr("hami_kubeletplugin.kube.blocking._CONNECT", (20.0, 60.0))
+    with socket.socket() as full, contextlib.ExitStack() as waiting, ThreadPoolExecutor(1) as threads:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        client = BlockingClient(Access(f"http://127.0.0.1:{full.getsockname()[1]}"))
+        asking = threads.submit(get, client, within=20)
+        while not any(connection.is_open for connection in [*client._busy]):
+            time.sleep(0.01)
+        time.sleep(0.1)  # in connect; before that it is refused by itself
+        client.close()
+        assert isinstance(asking.result(5), ApiUnavailable)
+    assert not client._busy
 
 
 @pytest.mark.parametrize("token", ["a\nb", "tok\u20ac"])

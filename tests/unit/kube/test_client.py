@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,40 @@ async def test_slow_server_is_given_up(server: ApiServer) -> None:
             await client.get_claim("default", "c1")
 
 
+async def test_a_server_that_is_slow_gets_longer_each_time(server: ApiServer) -> None:
+    """One that needs 12 s for each answer would never be heard in 10. Once it is quick again it is given up soon again."""
+    server.latency = 0.5
+    async with KubeClient(Access(server.url), timeout=0.2) as client:
+        for seconds in ("0.2", "0.4"):
+            with pytest.raises(ApiUnavailable, match=f"no answer in {seconds} s"):
+                await client.server_version()
+        for _ in range(3):
+            await client.server_version()
+        server.latency = 0
+        for _ in range(3):
+            await client.server_version()
+        server.latency = 30
+        with pytest.raises(ApiUnavailable, match=r"no answer in 0\.2 s"):
+            await client.server_version()
+
+
+async def test_a_server_that_drips_is_given_up() -> None:
+    """The time is for the whole answer: a byte now and then doesn't keep anybody waiting."""
+
+    async def drip(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b" ")
+                await asyncio.sleep(0.02)
+        return response
+
+    async with something_else(drip) as url, KubeClient(Access(url), timeout=0.3) as client:
+        with pytest.raises(ApiUnavailable, match=r"no answer in 0\.3 s"):
+            await client.server_version()
+
+
 async def test_many_claims_at_once(server: ApiServer, client: KubeClient) -> None:
     """16 claims are fetched at the same time, not one after another."""
     server.latency = 60
@@ -174,16 +208,21 @@ async def test_answers_of_something_else(server: ApiServer) -> None:
     async def answer(_: web.BaseRequest) -> web.StreamResponse:
         return answers.pop(0)
 
+    async with something_else(answer) as url, KubeClient(Access(url)) as client:
+        for says in ("not JSON", "is a list", "without kind, so", "without kind, so", r"\? \(520\)"):
+            with pytest.raises(ApiUnavailable, match=says):
+                await client.get_claim("default", "c1")
+
+
+@contextlib.asynccontextmanager
+async def something_else(answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """The URL of a server that is no API server."""
     runner = web.ServerRunner(web.Server(answer))
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         host, port = runner.addresses[0]
-        async with KubeClient(Access(f"http://{host}:{port}")) as client:
-            for says in ("not JSON", "is a list", "without kind, so", "without kind, so", r"\? \(520\)"):
-                with pytest.raises(ApiUnavailable, match=says):
-                    await client.get_claim("default", "c1")
+        yield f"http://{host}:{port}"
     finally:
         await runner.cleanup()
 
@@ -195,15 +234,8 @@ async def client_of(text: str) -> AsyncIterator[KubeClient]:
     async def answer(_: web.BaseRequest) -> web.StreamResponse:
         return web.Response(text=text)
 
-    runner = web.ServerRunner(web.Server(answer))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        host, port = runner.addresses[0]
-        async with KubeClient(Access(f"http://{host}:{port}")) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+    async with something_else(answer) as url, KubeClient(Access(url)) as client:
+        yield client
 
 
 async def test_a_number_that_python_can_not_hold_is_an_error_of_the_object() -> None:

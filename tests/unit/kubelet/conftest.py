@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.kubelet.health import Published
+from hami_kubeletplugin.gpu.device_health import Reported
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
 from hami_kubeletplugin.observe.observable import Observable
@@ -42,13 +42,13 @@ def claims() -> Claims:
 
 
 @pytest.fixture
-def published() -> Published:
+def published() -> Reported:
     """Whose health `serve` reports."""
     return Observable(PUBLISHED)
 
 
 @pytest.fixture
-def serve(claims: Claims, published: Published) -> Serve:
+def serve(claims: Claims, published: Reported) -> Serve:
     """Runs a server for the time of an `async with` block, and stops it as SIGTERM would."""
 
     @contextlib.asynccontextmanager

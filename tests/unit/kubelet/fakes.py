@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice
 from hami_kubeletplugin.api.errors import HamiError
+from hami_kubeletplugin.gpu.device_health import DeviceHealth
 from hami_kubeletplugin.kubelet.server import KubeletServer
 
 Serve = Callable[..., contextlib.AbstractAsyncContextManager[KubeletServer]]
@@ -51,5 +52,5 @@ class Claims:
         self.finished += [r.uid for r in refs]
 
 
-PUBLISHED = (("node-1", "hami-gpu-0"), ("node-1", "hami-gpu-1"))
-"""(pool, device) of what is published in these tests."""
+PUBLISHED = (DeviceHealth("node-1", "hami-gpu-0"), DeviceHealth("node-1", "hami-gpu-1"))
+"""What is published in these tests."""

@@ -13,12 +13,11 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, call, connect
+from hami_kubeletplugin.gpu.conditions import Health
+from hami_kubeletplugin.gpu.device_health import DeviceHealth, Reported
 from hami_kubeletplugin.kubelet.health import (
     MAX_STREAMS,
-    DeviceHealth,
     HealthService,
-    HealthStatus,
-    Published,
     report,
 )
 from hami_kubeletplugin.kubelet.wire import dra_health_v1_pb2
@@ -51,7 +50,7 @@ async def test_reports_every_device_and_says_it_again(serve: Serve, settings: Se
 
 
 async def test_a_change_is_reported_at_once_on_all_streams(
-    serve: Serve, settings: Settings, published: Published
+    serve: Serve, settings: Settings, published: Reported
 ) -> None:
     """A new set of devices does not wait for the interval, whichever stream of many it is."""
     slow = settings.model_copy(update={"health_interval": 20.0})
@@ -61,10 +60,28 @@ async def test_a_change_is_reported_at_once_on_all_streams(
         async with asyncio.timeout(5):
             for stream in streams:
                 await anext(stream)
-            published.set((("node-1", "hami-gpu-7"),))
+            published.set((DeviceHealth("node-1", "hami-gpu-7"),))
             assert [names(await anext(stream)) for stream in streams] == [["node-1/hami-gpu-7"]] * 5
         for stream in streams:
             await stream.aclose()
+
+
+async def test_an_unhealthy_device_is_told_at_once(serve: Serve, settings: Settings, published: Reported) -> None:
+    """Its state and the reason do not wait for the interval."""
+    slow = settings.model_copy(update={"health_interval": 20.0})
+    async with FakeKubelet(slow.registry_dir) as kubelet, serve(slow):
+        plugin = await kubelet.plugin(DRIVER)
+        stream = plugin.watch_health()
+        async with asyncio.timeout(5):
+            await anext(stream)
+            lost = DeviceHealth("node-1", "hami-gpu-0", Health.UNHEALTHY, "it is lost")
+            published.set((lost, DeviceHealth("node-1", "hami-gpu-1", Health.UNKNOWN, "who knows")))
+            told = (await anext(stream)).devices
+        assert [(each.device.device_name, each.health, each.message) for each in told] == [
+            ("hami-gpu-0", dra_health_v1_pb2.UNHEALTHY, "it is lost"),
+            ("hami-gpu-1", dra_health_v1_pb2.UNKNOWN, "who knows"),
+        ]
+        await stream.aclose()
 
 
 async def test_streams_end_cleanly_when_the_daemon_stops(serve: Serve, settings: Settings) -> None:
@@ -112,7 +129,7 @@ async def test_streams_have_a_bound_of_their_own(serve: Serve, settings: Setting
 
 def test_a_report_carries_status_and_a_message_that_the_kubelet_accepts() -> None:
     """An unhealthy device keeps its text, cut to the kubelet's 1024 characters."""
-    (device,) = report([DeviceHealth("p", "d", HealthStatus.UNHEALTHY, "x" * 2000)], 1234.9).devices
+    (device,) = report([DeviceHealth("p", "d", Health.UNHEALTHY, "x" * 2000)], 1234.9).devices
     assert device.health == dra_health_v1_pb2.UNHEALTHY
     assert device.last_updated_time == 1234
     assert device.message == "x" * 1024
@@ -170,7 +187,7 @@ async def test_the_standard_health_service_says_serving(serve: Serve, settings: 
 
 def test_a_stop_between_a_look_and_the_wait_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose thread is switched away at the wrong moment must not hold up the end of the daemon."""
-    published: Published = Observable(())
+    published: Reported = Observable(())
     service = HealthService(published, interval=20.0)
     wait = published.wait
 

@@ -15,7 +15,7 @@ from hami_kubeletplugin.api.errors import AlreadyServing, ServingError, SocketPa
 from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
-from hami_kubeletplugin.kubelet.health import Published
+from hami_kubeletplugin.gpu.device_health import Reported
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import driver_lock
 from tests.unit.kubelet.fakes import Claims, Serve, ref
@@ -162,7 +162,7 @@ async def test_a_foreign_socket_at_our_path_survives_our_stop(serve: Serve, sett
     foreign.close()
 
 
-async def test_a_file_in_the_way_is_not_deleted(settings: Settings, claims: Claims, published: Published) -> None:
+async def test_a_file_in_the_way_is_not_deleted(settings: Settings, claims: Claims, published: Reported) -> None:
     """A file that is no socket at the socket's path stops the start with its path, and stays."""
     settings.plugin_dir.mkdir()
     (settings.plugin_dir / "dra.sock").write_text("precious")
@@ -173,7 +173,7 @@ async def test_a_file_in_the_way_is_not_deleted(settings: Settings, claims: Clai
 
 
 async def test_a_plugin_directory_that_is_too_long_names_the_option(
-    settings: Settings, claims: Claims, published: Published
+    settings: Settings, claims: Claims, published: Reported
 ) -> None:
     """A path over 107 bytes is refused before anything is bound, with the numbers and what to change."""
     deep = settings.model_copy(update={"plugin_dir": settings.plugin_dir / ("x" * 100)})

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import socket
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.observe import metrics
-from hami_kubeletplugin.observe.metrics import Facts, served
+from hami_kubeletplugin.observe.metrics import Facts, Gpu, served
 from hami_kubeletplugin.port.room import Bounds
 
 NOTHING = Facts(None, False, None, None, None, None)
@@ -63,6 +64,25 @@ async def test_what_prometheus_sees() -> None:
         "hami_node_ready": ({}, 0),
         "hami_node_lacks": ({"what": "hami-core"}, 1),
     }
+
+
+async def test_how_gpus_are() -> None:
+    """One state of each GPU is 1, and each of its conditions is there as often as it came up."""
+    gpus = (
+        Gpu("hami-gpu-0", "GPU-1", "Unhealthy", (("xid", "79", 3), ("lost", "", 1))),
+        Gpu("hami-gpu-1", "GPU-2", "Healthy", ()),
+    )
+    facts = replace(NOTHING, gpus=gpus)
+    async with served("127.0.0.1:0", lambda: facts) as port:
+        text = (await page(port))[1]
+    assert [line for line in text.splitlines() if line.startswith("hami_gpu_")] == [
+        f'hami_gpu_health{{device="hami-gpu-{n}",device_uuid="GPU-{n + 1}",state="{state}"}} {float(state == now)}'
+        for n, now in enumerate(("Unhealthy", "Healthy"))
+        for state in ("Healthy", "Unknown", "Unhealthy")
+    ] + [
+        'hami_gpu_condition{device="hami-gpu-0",device_uuid="GPU-1",value="79",what="xid"} 3.0',
+        'hami_gpu_condition{device="hami-gpu-0",device_uuid="GPU-1",value="",what="lost"} 1.0',
+    ]
 
 
 async def test_what_probes_see() -> None:

@@ -14,6 +14,7 @@ from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.scheduler import FakeScheduler
 from tests import CHECKOUT
+from tests.unit.gpu.fake_node import FakeNode
 
 NODE = "node-1"
 T = TypeVar("T")
@@ -40,9 +41,16 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(
-        self, *options: str, program: Sequence[Path | str] = (PROGRAM,), **environment: str
+        self,
+        *options: str,
+        program: Sequence[Path | str] = (PROGRAM,),
+        on: FakeNode | None = None,
+        **environment: str,
     ) -> asyncio.subprocess.Process:
-        """Start it, or another program with its command line; does not wait for anything."""
+        """Start it, or another program with its command line; does not wait for anything.
+
+        On a node with NVML, or else on simulated GPUs.
+        """
         arguments = {
             "--registry-dir": self.registry,
             "--plugin-dir": self.plugin_dir,
@@ -50,18 +58,25 @@ class Process:
             "--hami-dir": self.root / "vgpu",
             "--hami-core": self.library,
             "--driver-edits": "none",
-            "--simulate": "a100x8",
         }
+        hardware = on.options if on else ("--simulate", "a100x8")
         env = {
             "PATH": os.environ["PATH"],
             "NODE_NAME": NODE,
             "KUBECONFIG": str(self.kubeconfig),
             **CHECKOUT,
+            **(on.environment if on else {}),
             **environment,
         }
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *program, "run", *(str(a) for pair in arguments.items() for a in pair), *options, env=env, stderr=log
+                *program,
+                "run",
+                *(str(a) for pair in arguments.items() for a in pair),
+                *hardware,
+                *options,
+                env=env,
+                stderr=log,
             )
         return self._process
 

@@ -45,6 +45,7 @@ def test_devices_as_table_and_json() -> None:
         "PCIE",
         "ROOT",
         "NUMA",
+        "CONDITION",
     ]
     found = json.loads(call("devices", "-o", "json", HAMI_SIMULATE="a100x8", HAMI_DEVICE_SPLIT_COUNT="4").stdout)
     assert len(found) == 8

@@ -41,7 +41,7 @@ def bus_id(number: int) -> str:
 
 
 TWO = Inventory((gpu(0), gpu(1)))
-MANY = Inventory(tuple(gpu(n) for n in range(130)))
+MANY = Inventory(tuple(gpu(n) for n in range(66)))
 
 
 class Time:
@@ -87,6 +87,11 @@ class World:
     def devices(self) -> list[str]:
         """Names of all published devices, in the scheduler's order."""
         return [device["name"] for item in self.slices for device in item["spec"].get("devices", [])]
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What the kubelet is told of each device."""
+        return {each.device: each.health for each in self.publisher.health.get()}
 
     async def quiet(self) -> None:
         """Let everything that is under way end, without moving the time."""

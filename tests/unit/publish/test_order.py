@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import StorageError
-from hami_kubeletplugin.api.limits import Limit
+from hami_kubeletplugin.api.names import SHARES_TOTAL
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.claims.usage import Usage
 from hami_kubeletplugin.fake.api_server import ApiServer
@@ -29,7 +29,7 @@ GIB = 1024
 
 def used(*shares: int) -> dict[str, Usage]:
     """So many shares of 1 GiB on each GPU."""
-    return {gpu(n).uuid: Usage(count, Limit(count * GIB)) for n, count in enumerate(shares)}
+    return {gpu(n).uuid: Usage(count * 1000, count * GIB) for n, count in enumerate(shares)}
 
 
 def order(usages: Mapping[str, Usage], sharing: Sharing, sizes: list[int]) -> list[int]:
@@ -42,7 +42,7 @@ def order(usages: Mapping[str, Usage], sharing: Sharing, sizes: list[int]) -> li
 
 
 holdings = st.builds(
-    Usage, st.integers(0, 10), st.builds(Limit, st.integers(0, 40), st.integers(0, 100))
+    Usage, st.integers(0, 10), st.integers(0, 40), st.integers(0, 100)
 )  # few values: many GPUs are alike
 
 
@@ -63,8 +63,8 @@ def test_least_used_first(gpus: list[tuple[Usage, int]], sharing: Sharing) -> No
         usage, size = gpus[number]
         memory = size * GIB * Fraction(str(sharing.device_memory_scaling))
         cores = 100 * Fraction(str(sharing.device_core_scaling))
-        slots = Fraction(usage.shares, sharing.device_split_count)
-        return slots + usage.limit.memory_mib / Fraction(int(memory)) + usage.limit.cores / cores, number
+        slots = Fraction(usage.slots, SHARES_TOTAL)
+        return slots + usage.memory_mib / Fraction(int(memory)) + usage.cores / cores, number
 
     assert order(usages, sharing, [size for _, size in gpus]) == sorted(range(len(gpus)), key=place)
 
@@ -72,9 +72,10 @@ def test_least_used_first(gpus: list[tuple[Usage, int]], sharing: Sharing) -> No
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        (Usage(1, Limit(1 * GIB)), Usage(1, Limit(1 * GIB)), [2, 0, 1]),  # the free one; then in bus order
-        (Usage(1, Limit(40 * GIB)), Usage(2, Limit(2 * GIB)), [2, 1, 0]),  # a whole GPU behind two small shares
-        (Usage(1, Limit(1 * GIB, 90)), Usage(2, Limit(2 * GIB)), [2, 1, 0]),  # cores count as memory does
+        (Usage(1000, 1 * GIB), Usage(1000, 1 * GIB), [2, 0, 1]),  # the free one; then in bus order
+        (Usage(1000, 40 * GIB), Usage(2000, 2 * GIB), [2, 1, 0]),  # all memory behind two small shares
+        (Usage(1000, 1 * GIB, 90), Usage(2000, 2 * GIB), [2, 1, 0]),  # cores count as memory does
+        (Usage(10_000, 1 * GIB), Usage(2000, 8 * GIB), [2, 1, 0]),  # and so does being alone on it
     ],
 )
 def test_what_counts(first: Usage, second: Usage, expected: list[int]) -> None:
@@ -84,18 +85,18 @@ def test_what_counts(first: Usage, second: Usage, expected: list[int]) -> None:
 
 def test_gpus_that_are_gone_are_no_trouble() -> None:
     """What is held of a GPU that isn't published now, as one that has failed, changes nothing."""
-    assert order({"GPU-gone": Usage(3, Limit(1))}, Sharing(), [40, 40]) == [0, 1]
+    assert order({"GPU-gone": Usage(3, 1)}, Sharing(), [40, 40]) == [0, 1]
 
 
 async def test_a_change_of_order_is_one_write(world: World) -> None:
     """The slice is written anew in its generation, at once; devices are what they were, and the kubelet hears of nothing new."""
-    before, told = world.slices[0]["spec"], world.publisher.published.get()
+    before, told = world.slices[0]["spec"], world.told
     world.publisher.order_by(used(1, 0))
     await until(lambda: world.devices == ["hami-gpu-1", "hami-gpu-0"])
     await world.quiet()
     assert world.server.writes == 2
     assert world.slices[0]["spec"] == before | {"devices": before["devices"][::-1]}
-    assert world.publisher.published.get() == told
+    assert world.told == told
 
 
 async def test_the_same_order_is_no_write(world: World) -> None:

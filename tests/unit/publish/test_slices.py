@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_kubeletplugin.fake.api_slices import check_slice
-from hami_kubeletplugin.publish.slices import Pool, Write, differences, reconcile, split
+from hami_kubeletplugin.publish.slices import DEVICES_PER_SLICE, Pool, Write, differences, reconcile, split
 
 POOL = Pool("gpu.hami.io", "n1", "node-uid")
 
@@ -71,9 +71,10 @@ def verbs(writes: list[Write]) -> list[str]:
 
 
 def test_split_at_the_apis_limits() -> None:
-    """128 devices fit a slice; no devices are one empty slice, so that the pool is known."""
+    """64 devices fit a slice that may have taints, 128 another; no devices are one empty slice, so that the pool is known."""
     plain = [device(str(n)) for n in range(129)]
-    assert [len(part) for part in split(plain)] == [128, 1]
+    assert [len(part) for part in split(plain)] == [64, 64, 1]
+    assert [len(part) for part in split(plain, DEVICES_PER_SLICE)] == [128, 1]
     assert split([]) == [[]]
     assert [d for part in split(plain) for d in part] == plain
 
