@@ -157,7 +157,12 @@ class HardwareWatch:
         self._inventory, self._failure = inventory, failure
         self._looked.set()
         if changed:
-            log.info("GPUs found", gpus=[gpu.device_name for gpu in inventory.gpus] if inventory else [])
+            gpus, lost = (inventory.by_uuid(), dict(inventory.lost)) if inventory else ({}, {})
+            log.info(
+                "GPUs found",
+                gpus=[gpu.device_name for gpu in gpus.values()],
+                **({"lost": [gpus[uuid].device_name for uuid in lost]} if lost else {}),
+            )
         if changed or (known and not self._offered):
             # Not before anything is known: what an earlier run published stays until then.
             self._offered = True

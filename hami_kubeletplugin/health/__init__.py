@@ -1,17 +1,17 @@
 """How the GPUs are, and whether the node can use them: watches them, keeps a state for each, and tells people.
 
 driver ──events, polls──> state of each GPU ──conditions──> board (`gpu.conditions`)
-what prepares need ──looks──> readiness ──conditions──> board
+what prepares need ─────> readiness ─────────conditions──> board; probes
 board ──────────────────> log, Events on the Node and on pods, slices, metrics, a file
 
 service    the parts of it, wired
+needs      what prepares need, each looked at without harm
+readiness  whether claims can be prepared here; looked at with growing waits while they can't
+runtimes   where container runtimes look for CDI specs
 watch      polls and events over NVML, one after the other, and what they say on the board
 driver     what is asked of NVML
 states     how one GPU is, as it follows from that (pure)
 xids       what Xids mean
-needs      what prepares need of the node, as checks
-readiness  whether a claim could be prepared: the checks, again and again
-runtimes   whether the container runtime reads our CDI specs
 heard      who hears of conditions, at a bounded pace
 events     Events on the Node and on pods
 kept       what is known, in a file, for commands and for the daemon that comes next

@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, NvmlCallFailed
-from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, NvmlCallFailed, StorageError
+from hami_kubeletplugin.gpu.model import Inventory, Unread
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
-from hami_kubeletplugin.gpu.watch import FIRST_DELAY, LONGEST_DELAY, HardwareWatch
+from hami_kubeletplugin.gpu.watch import FIRST_DELAY, LONGEST_DELAY, HardwareWatch, lost_conditions, with_lost
+from tests.waiting import settled, until
 
 INTERVAL = 10.0
 HANGS = NvmlCallFailed("nvmlDeviceGetCount", 10, "no answer")
@@ -109,6 +110,69 @@ async def test_only_changes_are_offered(gpus: Callable[[str], Inventory]) -> Non
     """A look that finds the same GPUs causes nothing; the first look is told even if it finds none."""
     async with told(Inventory(), Inventory(), gpus("a100x1"), gpus("a100x1"), gpus("a100x2")) as (looks, _):
         assert looks.offered == [Inventory(), gpus("a100x1"), gpus("a100x2")]
+
+
+async def test_a_wake_ends_the_wait(gpus: Callable[[str], Inventory]) -> None:
+    """Who has seen that something changed has the hardware looked at now; many wakes are one look."""
+    looks = Looks(gpus("a100x1"), gpus("a100x2"))
+    hardware = HardwareWatch(looks, interval=INTERVAL, on_change=looks.offered.append, sleep=lambda _: forever())
+    running = asyncio.create_task(hardware.run())
+    await until(lambda: looks.offered)
+    hardware.wake()
+    hardware.wake()
+    await until(lambda: looks.offered == [gpus("a100x1"), gpus("a100x2")])
+    await settled()
+    assert not running.done()
+    running.cancel()
+
+
+async def forever() -> None:
+    """Wait."""
+    await asyncio.Event().wait()
+
+
+def unread(uuid: str | None) -> tuple[Unread, ...]:
+    """One GPU that can't be read."""
+    return (Unread(uuid, "GPU is lost"),)
+
+
+async def test_which_gpus_stay_as_lost(gpus: Callable[[str], Inventory]) -> None:
+    """Those that the driver lists and can't read, and those that it doesn't list and that a claim has; new ones come beside."""
+    two = gpus("a100x2")
+    first, second = two.gpus
+    one = Inventory((first,))
+    assert with_lost(one, two, ()) == one
+    assert with_lost(one, None, {second.uuid}) == one
+    for found, in_use in (
+        (Inventory((first,), unread(second.uuid)), ()),
+        (Inventory((first,), unread(None)), ()),
+        (one, {second.uuid}),
+    ):
+        kept = with_lost(found, two, in_use)
+        assert kept.gpus == two.gpus
+        assert [uuid for uuid, _ in kept.lost] == [second.uuid]
+        assert with_lost(found, kept, in_use) == kept
+        assert with_lost(two, kept, in_use) == two
+        assert with_lost(one, kept, ()) == one
+        assert "GPU-" not in (message := lost_conditions(kept)[second.uuid][0].message)
+        assert "drain the node" in message
+    assert with_lost(Inventory((first,), unread("GPU-another-one")), two, ()).gpus == (first,)
+
+
+async def test_a_lost_gpu_stays_while_records_can_not_be_read(gpus: Callable[[str], Inventory]) -> None:
+    """A claim may have it."""
+
+    def unreadable() -> set[str]:
+        raise StorageError("no")
+
+    looks = Looks(gpus("a100x2"), gpus("a100x1"))
+    hardware = HardwareWatch(
+        looks, interval=INTERVAL, on_change=looks.offered.append, in_use=unreadable, sleep=looks.sleep
+    )
+    running = asyncio.create_task(hardware.run())
+    await until(looks.over.is_set)
+    running.cancel()
+    assert [gpu.device_name for gpu in (looks.offered[-1] or Inventory()).gpus] == ["hami-gpu-0", "hami-gpu-1"]
 
 
 async def test_what_is_known_without_waiting(gpus: Callable[[str], Inventory]) -> None:

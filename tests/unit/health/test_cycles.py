@@ -17,6 +17,8 @@ from tests.unit.health.conftest import UUIDS, healthy
 CYCLES = 2000
 WARM = 500
 """After so many all caches are full."""
+LOAD = 10
+"""For so many the driver stays loaded."""
 
 
 def held() -> tuple[int, int, int]:
@@ -31,7 +33,7 @@ async def test_thousands_of_faults_and_recoveries(node: FakeNode, monkeypatch: p
     monkeypatch.delenv("FAKE_NVML_TRACE")  # a line for each call
     sessions = node.sessions()
     conditions = Conditions()
-    in_use = set(UUIDS[:2])
+    in_use = set(UUIDS)
     watch = HealthWatch(
         sessions,
         conditions,
@@ -42,30 +44,24 @@ async def test_thousands_of_faults_and_recoveries(node: FakeNode, monkeypatch: p
         in_use=lambda: in_use,
         hardware_changed=lambda: None,
     )
-    faults = [
-        (What.ACTION, [healthy(0, action=1), healthy(1)]),
-        (What.LOST, [healthy(0, "fail * 15"), healthy(1)]),
-        (What.NOT_ANSWERING, ["fail nvmlSystemGetDriverVersion 999", healthy(0), healthy(1)]),
-        (What.UNMONITORED, ["load 1", healthy(0, "events 0"), healthy(1)]),
-    ]
     source = NvmlSource(sessions, node.sysfs)
+    node.write(*map(healthy, range(4)))
     watch.known(await source.discover())
+    await watch.poll()
     before = held()
     for cycle in range(CYCLES):
-        what, fault = faults[cycle % len(faults)]
-        node.write(*fault)
-        if what is What.ACTION:
-            await watch.poll()
-            node.write(healthy(0, action=1), healthy(1))
-            node.happen(UUIDS[0], XID, 79)
-            assert await watch.listen(5)
-        else:
-            await watch.poll()
-        assert {each.what for each in conditions.of(UUIDS[0])} == {what}
-        node.write(healthy(0), healthy(1))
+        # One fails, the one before has answered once since, the one before that twice.
+        minor, xid = cycle % 4, cycle % 3 == 0
+        faulty = healthy(minor, action=1) if xid else healthy(minor, f"fail * {15 + cycle % 2}")
+        node.write(f"load {cycle // LOAD}", *(faulty if each == minor else healthy(each) for each in range(4)))
+        if xid:
+            node.happen(UUIDS[minor], XID, 79)
+            await watch.listen(5)
         await watch.poll()
-        await watch.poll()
-        assert not conditions.all.get()
+        if cycle % LOAD == 0:
+            await source.discover()
+        assert conditions.of(UUIDS[minor])[0].what is (What.LOST if not xid and cycle % 2 == 0 else What.ACTION)
+        assert not conditions.of(UUIDS[(minor + 1) % 4])
         if cycle == WARM:
             before = held()
     threads, descriptors, memory = held()
