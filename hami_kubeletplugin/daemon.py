@@ -1,6 +1,6 @@
 """The node daemon: its parts, wired, in one task group.
 
-hardware ──inventory──> publisher ──slices──> API server
+hardware ──inventory──> beside ──what nobody else gives out──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
 driver ──events, polls──> health ──conditions──> board
@@ -19,9 +19,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.other_names import check_names
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
@@ -46,10 +47,12 @@ from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kubelet.other_names import OtherNames, Parts
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock, own_name
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
@@ -112,9 +115,18 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             conditions=conditions,
             effects=settings.effects,
         )
+        beside = Beside(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            resources=settings.plugin_resources,
+            withhold=settings.given_out_twice == "withheld",
+            conditions=conditions,
+            publish=publisher.offer,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
-            publisher.offer(inventory)
+            beside.offer(inventory)
             health.known(inventory)
             recovery.wake()
             readiness.wake()
@@ -134,16 +146,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         in_use = UsageWatch(ledger.in_use, publisher.order_by) if settings.gpu_order == "spread" else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
+        enforcements: Enforcements = {"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()}
         claims = Claims(
             api=claim_api,
             inventory=hardware.inventory,
             edits=edits,
-            files=NodeFiles(
-                records=records,
-                specs=specs,
-                ledger=ledger,
-                enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
-            ),
+            files=NodeFiles(records=records, specs=specs, ledger=ledger, enforcements=enforcements),
             driver=settings.driver_name,
             node=settings.node_name,
             boot_id=boot_id,
@@ -191,7 +199,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             conditions=conditions,
             told=server.standard.tell,
         )
-        await asyncio.to_thread(_open, records, specs)
+        others = OtherNames(
+            Parts(settings, boot_id, api, claim_api, hardware.inventory, edits, enforcements),
+            conditions,
+            beside.publishes,
+        )
+        await asyncio.gather(asyncio.to_thread(_open, records, specs, settings.driver_name), others.look())
         publisher.know(await asyncio.to_thread(_in_use, records))
         await readiness.look()  # before anything is published
         if in_use:
@@ -215,10 +228,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                     "edits": _until_stop(edits.close),
                     "hardware": hardware.run(),
                     "health": health.run(),
+                    "beside": beside.run(),
                     "publisher": publisher.run(),
                     "conditions": heard.run(),
                     **({"order": in_use.run()} if in_use else {}),
                     "kubelet": server.run(),
+                    "other names": others.run(),
                     "recovery": recovery.run(settings.stale_interval),
                     "specs": recovery.watch(FILES_WATCH),
                     "suspects": suspects.run(recovery.look_at),
@@ -304,8 +319,9 @@ def _in_use(records: Records) -> Mapping[str, str]:
         return {}
 
 
-def _open(records: Records, specs: SpecFiles) -> None:
+def _open(records: Records, specs: SpecFiles, driver: str) -> None:
     """Clear away what a killed process left half-written."""
+    check_names(records, driver)
     for clear in (records.open, specs.open):
         try:
             clear()

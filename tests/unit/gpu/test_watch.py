@@ -151,6 +151,7 @@ async def test_which_gpus_stay_as_lost(gpus: Callable[[str], Inventory]) -> None
         kept = with_lost(found, two, in_use)
         assert kept.gpus == two.gpus
         assert [uuid for uuid, _ in kept.lost] == [second.uuid]
+        assert kept.by_device_name() == {first.device_name: first}  # what claims can be prepared on
         assert with_lost(found, kept, in_use) == kept
         assert with_lost(two, kept, in_use) == two
         assert with_lost(one, kept, ()) == one
