@@ -29,6 +29,7 @@ from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
+from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -137,6 +138,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             interval=settings.rescan_interval,
             on_change=hardware_changed,
             in_use=lambda: _devices(records).values(),
+            known=KnownGpus(settings.plugin_dir / "gpus.json", boot_id),
         )
         health = GpuHealth(
             settings, conditions, sessions, in_use=lambda: _devices(records).values(), hardware_changed=hardware.wake
