@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def tainted(cluster: Cluster, **expected: str) -> bool:
     return True
 
 
-def uses(name: str, uuid: str | None = None, **more: object) -> tuple[Json, Json]:
+def uses(name: str, uuid: str | None = None, **more: Any) -> tuple[Json, Json]:
     """A pod with a claim of 1000 MiB, on a certain GPU or any."""
     selector = uuid and f'device.attributes["{DRIVER}"].uuid == "{uuid}"'
     wanted = request(memory="1000Mi", selector=selector, **more)
@@ -137,7 +138,7 @@ def started(cluster: Cluster, name: str) -> str:
 
 @pytest.mark.since("1.36")
 def test_a_gpu_that_has_to_be_reset(gpus: Gpus, session_daemon: Daemon, cluster: Cluster) -> None:
-    """It takes no new pods, those that run go on and are told; once it is reset all is as before, without a restart of anything."""
+    """It takes no new pods, those that run go on and are told; once it is reset all is as before, without any restart."""
     cluster.apply(*uses("old"))
     before = started(cluster, "old")
     assert gpu_of(cluster, "old") == FIRST

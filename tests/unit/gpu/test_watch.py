@@ -203,3 +203,17 @@ async def test_a_gpu_that_is_lost_while_no_daemon_runs(gpus: Callable[[str], Inv
     path.unlink()
     path.mkdir()
     assert (await seen_by("boot-2", fails)).gpus == (first,)
+
+
+async def test_what_is_known_without_waiting(gpus: Callable[[str], Inventory]) -> None:
+    """Nothing while the driver has not answered; no GPU without a driver; those that were seen last, even while calls fail."""
+    found = tuple(gpu.uuid for gpu in gpus("a100x2").gpus)
+    for answers, expected in (
+        ([HANGS], None),
+        ([MISSING], ()),
+        ([HANGS, gpus("a100x2")], found),
+        ([gpus("a100x2"), HANGS], found),
+        ([gpus("a100x2"), MISSING], ()),
+    ):
+        async with told(*answers) as (_, hardware):
+            assert hardware.uuids == expected

@@ -228,6 +228,18 @@ async def test_a_gpu_that_is_gone_stays_as_lost_while_a_claim_has_it(watched: Wa
     assert watched.said(0) == {}
 
 
+async def test_a_gpu_that_was_gone_comes_back(watched: Watched) -> None:
+    """Though NVML is held open for its fellow, and what is open doesn't learn of GPUs that come."""
+    await watched.listening(2)
+    watched.node.write(healthy(1))
+    await until(lambda: watched.said(0) == {What.LOST: ""})
+    await until(lambda: dict(watched.offered[-1].lost) if watched.offered[-1] else None)
+    assert not watched.node.can_be_unloaded()
+    watched.node.write(healthy(0), healthy(1))
+    await until(lambda: watched.said(0) == {})
+    assert watched.minors() == [0, 1]
+
+
 async def test_a_driver_that_goes_and_comes_back(watched: Watched) -> None:
     """Nothing is offered meanwhile; then all is, and it is listened to again."""
     await watched.listening()
