@@ -17,6 +17,7 @@ from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
+from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -86,6 +87,7 @@ class Parts:
             interval=settings.rescan_interval,
             on_change=self._hardware_changed,
             in_use=self._gpus_in_use,
+            known=KnownGpus(settings.plugin_dir / "gpus.json", self._boot_id),
         )
         self._health = GpuHealth(
             settings,
