@@ -13,6 +13,7 @@ from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
 from hami_kubeletplugin.api.taint_settings import TaintSettings
+from hami_kubeletplugin.claims.other_names import other_names
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.gpu.conditions import Conditions, Found
@@ -88,7 +89,8 @@ def _conditions(plugin_dir: Path) -> Found | None:
 def claims(output: OutputOption = Output.table, **given: Any) -> None:
     """Show what is prepared on this node, for which containers, with which limits. Works beside a running daemon.
 
-    LOADED BY is how many of the containers' processes have HAMi-core loaded now, as far as they can be seen.
+    LOADED BY is how many of the containers' processes have HAMi-core loaded now, as far as they can be seen. Claims that were
+    prepared under other driver names are counted on stderr.
     """
     settings = Identity.checked(**given_only(given))
     found = list(Records(settings.plugin_dir / "claims").all())
@@ -99,6 +101,12 @@ def claims(output: OutputOption = Output.table, **given: Any) -> None:
     for error in found:
         if isinstance(error, HamiError):
             typer.echo(str(error), err=True)
+    for other in other_names(settings.plugin_dir, settings.driver_name):
+        typer.echo(
+            f"{len(other.claims)} more of driver {other.driver}: hami-kubeletplugin claims --driver-name {other.driver} "
+            f"--plugin-dir {other.plugin_dir}",
+            err=True,
+        )
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """The node daemon: its parts, wired, in one task group.
 
-hardware ──inventory──> publisher ──slices──> API server
+hardware ──inventory──> beside ──what nobody else gives out──> publisher ──slices──> API server
     └──────────────────> claims <──prepare── kubelet server <── kubelet
                            └──> records, caches, CDI specs <── recovery
 driver ──events, polls──> health ──conditions──> board
@@ -19,9 +19,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError, StorageError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.enforcement import NoEnforcement
+from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.other_names import check_names
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
@@ -34,9 +35,7 @@ from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
-from hami_kubeletplugin.health.events import ConditionEvents
-from hami_kubeletplugin.health.heard import Heard
-from hami_kubeletplugin.health.kept import Keeper
+from hami_kubeletplugin.health.heard import heard_by_all
 from hami_kubeletplugin.health.needs import node_readiness
 from hami_kubeletplugin.health.readiness import Readiness
 from hami_kubeletplugin.health.service import GpuHealth
@@ -46,10 +45,12 @@ from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kubelet.other_names import OtherNames, Parts
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock, own_name
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
 
@@ -112,9 +113,18 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             conditions=conditions,
             effects=settings.effects,
         )
+        beside = Beside(
+            api,
+            driver=settings.driver_name,
+            node=settings.node_name,
+            resources=settings.plugin_resources,
+            withhold=settings.given_out_twice == "withheld",
+            conditions=conditions,
+            publish=publisher.offer,
+        )
 
         def hardware_changed(inventory: Inventory | None) -> None:
-            publisher.offer(inventory)
+            beside.offer(inventory)
             health.known(inventory)
             recovery.wake()
             readiness.wake()
@@ -134,16 +144,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         in_use = UsageWatch(ledger.in_use, publisher.order_by) if settings.gpu_order == "spread" else None
         claim_api = ClaimClient(access)
         edits = driver_edits_for(settings)
+        enforcements: Enforcements = {"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()}
         claims = Claims(
             api=claim_api,
             inventory=hardware.inventory,
             edits=edits,
-            files=NodeFiles(
-                records=records,
-                specs=specs,
-                ledger=ledger,
-                enforcements={"hami-core": HamiCore(host, settings.hami_dir), "none": NoEnforcement()},
-            ),
+            files=NodeFiles(records=records, specs=specs, ledger=ledger, enforcements=enforcements),
             driver=settings.driver_name,
             node=settings.node_name,
             boot_id=boot_id,
@@ -168,16 +174,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             hami_dir=settings.hami_dir,
             host_root=host_root(settings.driver_root, settings.host_driver_root),
         )
-        heard = Heard(
-            conditions=conditions,
-            events=ConditionEvents(
-                api,
-                driver=settings.driver_name,
-                node=settings.node_name,
-                claims=records.usable,
-                devices=lambda: publisher.devices,
-            ),
-            keeper=Keeper(settings.plugin_dir, own_name(), boot_id, conditions),
+        heard = heard_by_all(
+            settings,
+            api,
+            conditions,
+            run=(own_name(), boot_id),
+            claims=records.usable,
             devices=lambda: publisher.devices,
             tell=publisher.conditions_changed,
         )
@@ -191,15 +193,18 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             conditions=conditions,
             told=server.standard.tell,
         )
-        await asyncio.to_thread(_open, records, specs)
+        others = OtherNames(
+            Parts(settings, boot_id, api, claim_api, hardware.inventory, edits, enforcements),
+            conditions,
+            beside.publishes,
+        )
+        await asyncio.gather(asyncio.to_thread(_open, records, specs, settings.driver_name), others.look())
         publisher.know(await asyncio.to_thread(_in_use, records))
         await readiness.look()  # before anything is published
         if in_use:
             await in_use.look()  # before anything is published: claims of an earlier run are there
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
-        # What start-up made lives as long as the process: keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
+        _settle()
         try:
             metrics = _metrics(
                 settings.metrics_address,
@@ -215,10 +220,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
                     "edits": _until_stop(edits.close),
                     "hardware": hardware.run(),
                     "health": health.run(),
+                    "beside": beside.run(),
                     "publisher": publisher.run(),
                     "conditions": heard.run(),
                     **({"order": in_use.run()} if in_use else {}),
                     "kubelet": server.run(),
+                    "other names": others.run(),
                     "recovery": recovery.run(settings.stale_interval),
                     "specs": recovery.watch(FILES_WATCH),
                     "suspects": suspects.run(recovery.look_at),
@@ -234,6 +241,12 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
             claim_api.close()
             await asyncio.to_thread(claims.close)
+
+
+def _settle() -> None:
+    """What start-up made lives as long as the process: keep the collector from walking it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _until_stop(close: Callable[[], None]) -> None:
@@ -304,8 +317,9 @@ def _in_use(records: Records) -> Mapping[str, str]:
         return {}
 
 
-def _open(records: Records, specs: SpecFiles) -> None:
+def _open(records: Records, specs: SpecFiles, driver: str) -> None:
     """Clear away what a killed process left half-written."""
+    check_names(records, driver)
     for clear in (records.open, specs.open):
         try:
             clear()

@@ -73,6 +73,8 @@ SAME_PCIE_ROOT: Final = "gpu.hami.io/same-pcie-root"
 SAME_NVLINK: Final = "gpu.hami.io/same-nvlink"
 EXCLUSIVE: Final = "gpu.hami.io/exclusive"
 
+DEVICE_CORDON: Final = "hami.io/device-cordon"
+"""Annotation of nodes, HAMi's: UUIDs of GPUs on which nothing new is put, with commas between."""
 IGNORE_LABEL: Final = "hami.io/webhook"
 """Label of pods; with the value `ignore` they stay as they are."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hami_kubeletplugin.api import names
+from hami_kubeletplugin.api.beside_settings import BesideSettings
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.health_settings import HealthSettings
@@ -98,7 +99,7 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings):
+class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings):
     """The node daemon's settings."""
 
     node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")

@@ -8,6 +8,7 @@
     node_files      what a claim leaves on the node, in an order in which a crash is harmless
     ledger          what prepared claims hold of each GPU, and that it is never more than there is
     specfiles       its CDI spec file
+    other_names     claims of this node under other driver names
     records         its record file
     record_schema   how a record stands on the disk, version by version (pure)
     spec            prepared claim -> CDI spec (pure)

@@ -202,13 +202,14 @@ def not_found(key: Key) -> Refusal:
 
 
 def selected(obj: Mapping[str, Any], selector: str) -> bool:
-    """Whether a field selector such as `spec.driver=gpu.hami.io,spec.nodeName=n1` holds."""
+    """Whether a field selector such as `spec.driver!=gpu.hami.io,spec.nodeName=n1` holds; what isn't there is empty."""
     for term in filter(None, selector.split(",")):
         path, _, expected = term.partition("=")
+        unequal = path.endswith("!")
         value: Any = obj
-        for part in path.split("."):
+        for part in path.removesuffix("!").split("."):
             value = value.get(part, "") if isinstance(value, Mapping) else ""
-        if value != expected.removeprefix("="):
+        if (value != expected.removeprefix("=")) != unequal:
             return False
     return True
 

@@ -34,7 +34,9 @@ class What(StrEnum):
     CORDONED = "cordoned"
     """Somebody asked, by annotation of the node, that nothing new is put on it."""
     GIVEN_OUT_TWICE = "given-out-twice"
-    """Another driver or device plugin gives out the same GPU. Value: which kind."""
+    """Another driver or device plugin gives out the same GPU. Value: the driver, or `device-plugin`."""
+    HIDDEN = "hidden"
+    """A ResourceSlice of somebody's has the scheduler see none of this node's. Value: its name."""
 
 
 class Health(StrEnum):
@@ -56,6 +58,7 @@ HEALTH: Final[Mapping[What, Health]] = {
     What.NOT_READY: Health.HEALTHY,  # the GPU is; running containers needn't be told
     What.CORDONED: Health.HEALTHY,
     What.GIVEN_OUT_TWICE: Health.HEALTHY,
+    What.HIDDEN: Health.HEALTHY,
 }
 
 

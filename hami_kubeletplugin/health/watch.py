@@ -129,6 +129,8 @@ class HealthWatch:
                 if self._listen and not listen and uuid in self._in_use:
                     answer = _unheard(answer)
                 self._states[uuid] = after_answer(state, answer, bus=self._gpus[uuid].pci_bus_id, now=now)
+        if any(answer.error is not None for answer in found.answers.values()):
+            self._sessions.renew()  # in one that is open, a GPU that comes back goes on failing
         if self._failing or self._shape not in (None, found.shape):
             self._sessions.renew()
             self._hardware_changed()

@@ -76,13 +76,18 @@ class KubeClient(Client):
         path = f"/api/v1/namespaces/{segment(namespace)}/events"
         return await self.ask(Call("create", "events", path, f"{namespace}/{name}"), obj)
 
-    async def get_node(self, name: str) -> Object:
+    async def get_node(self, name: str, *, cached: bool = False) -> Object:
         """A node.
+
+        Args:
+            name: Its name.
+            cached: See `get_pod`.
 
         Raises:
             ApiNotFound: No such node.
         """
-        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{segment(name)}", name))
+        query = {"resourceVersion": "0"} if cached else None
+        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{segment(name)}", name, query))
 
     async def server_version(self) -> tuple[int, int]:
         """The server's (major, minor). A change makes us look for the newest API version again."""
@@ -108,22 +113,34 @@ class KubeClient(Client):
         Raises:
             ApiExpired: Too slow: the server has forgotten that state.
         """
+        return self.selected_slices(_of(driver, None))
+
+    def selected_slices(self, selector: Mapping[str, str]) -> AsyncGenerator[Listed[Object]]:
+        """ResourceSlices by a field selector, e.g. `{"fieldSelector": "spec.nodeName=n1"}`, by and by.
+
+        Raises:
+            ApiExpired: Too slow: the server has forgotten that state.
+        """
 
         async def ask(page: Mapping[str, str]) -> Object:
-            query = {**_of(driver, None), **page}
+            query = {**selector, **page}
             answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=query))
             return answer | {"items": [_read(item) for item in answer.get("items") or ()]}
 
         return pages(ask, SLICES_PAGE)
 
-    async def watch_slices(self, driver: str, node: str | None, since: str) -> AsyncGenerator[Event]:
+    def watch_slices(self, driver: str, node: str | None, since: str) -> AsyncGenerator[Event]:
         """Changes of these slices after resource version `since`, bookmarks included, for some minutes.
 
         Raises:
             ApiExpired: `since` is too old: list again.
         """
+        return self.watch_selected_slices(_of(driver, node), since)
+
+    async def watch_selected_slices(self, selector: Mapping[str, str], since: str) -> AsyncGenerator[Event]:
+        """As `watch_slices`, by a field selector as in `selected_slices`."""
         seconds = watch_seconds()
-        query = _of(driver, node) | watch_query(since, seconds)
+        query = {**selector, **watch_query(since, seconds)}
         call = Call("watch", _SLICES, f"/apis/{GROUP}/{self._version}/resourceslices", query=query)
         async with aclosing(self.watch(call, seconds)) as events:
             async for event in events:

@@ -1,5 +1,6 @@
-"""The kubelet's side. Other rooms come in through `server.KubeletServer` and `sockets.driver_lock`.
+"""The kubelet's side. Other rooms come in through `server.KubeletServer`, `other_names.OtherNames` and `sockets.driver_lock`.
 
+    other_names   serves claims of other driver names, until they are gone
     server        binds, keeps and removes the sockets
     registration  GetInfo, NotifyRegistrationStatus
     dra           NodePrepareResources, NodeUnprepareResources

@@ -3,6 +3,7 @@
 A driver has two sockets, and one lock that is held before either is bound, so that two daemons never serve at once:
 
     <plugin dir>/lock                     flock; holds the pid of its holder
+    <plugin dir>/lock.wanted              there while somebody waits for it: who serves the name for its claims alone gives way
     <plugin dir>/dra.sock                 what the kubelet calls
     <registry dir>/<driver>-reg.sock      what the kubelet's plugin watcher finds
 
@@ -146,7 +147,13 @@ class DriverLock:
 
     def __init__(self, plugin_dir: Path) -> None:
         self.path = plugin_dir.absolute() / "lock"
+        self._wanted = self.path.with_suffix(".wanted")
         self._fd = -1
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody else waits for it."""
+        return self._wanted.exists()
 
     async def _acquire(self, within: float) -> None:
         deadline = asyncio.get_running_loop().time() + within
@@ -158,6 +165,8 @@ class DriverLock:
                     f"{within:g} s; stop it, or give one of the two another --driver-name"
                 )
             if not waiting:
+                with contextlib.suppress(OSError):
+                    self._wanted.touch(0o600)
                 log.info("waiting for the predecessor to stop", holder=_holder(self.path), lock=str(self.path))
                 waiting = True
             await asyncio.sleep(_LOCK_POLL)
@@ -185,6 +194,7 @@ class DriverLock:
             self._release()
             return False
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name too
+            self._wanted.unlink(missing_ok=True)
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{own_name()}\n".encode(), 0)
         return True

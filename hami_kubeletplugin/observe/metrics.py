@@ -63,10 +63,10 @@ class Facts:
         not_known: Claims of which that can't be told, since their containers have too many mounts or mappings; None as before.
         open_to_all: Whether the NVIDIA runtime gives containers GPUs without a claim; None if that can't be told.
         published_at: UNIX time at which the ResourceSlices were last found, or made, right; None: never yet.
-        gpus: How each GPU is.
         registered: Whether the kubelet has the driver registered.
         registered_at: UNIX time at which the kubelet said so last; None: never yet.
         lacking: What keeps claims from being prepared on this node, in a word each.
+        gpus: How each GPU is.
     """
 
     core: tuple[str, str, str] | None
