@@ -9,9 +9,12 @@ from pathlib import Path
 from bench.process import REGION_HOOK
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
+from hami_kubeletplugin.hamicore.host import checked
 from hami_kubeletplugin.hamicore.region import LAYOUTS, region
 from hami_kubeletplugin.hamicore.regions import create_regions
 
+_FILES = (700_000, 27)
+"""Bytes of HAMi-core's library as the image has it, and of the file that has it loaded."""
 _UID = "00000000-0000-0000-0000-000000000000"
 _STATE = {
     "ociVersion": "1.2.1",
@@ -40,7 +43,14 @@ def _hook(at: Path) -> list[str]:
     create_regions(folder, {"use-0": made})
     content = (word for offset, data in made.pieces for word in ("--content", f"{offset}:{data.hex()}"))
     place = ("--region", str(folder.region("use-0")), "--size", str(made.size))
-    return [str(REGION_HOOK), *place, *content, "--claim", "bench/claim", "--pod", _UID]
+    files = (word for size in _FILES for word in ("--file", _file(at / f"file-{size}", bytes(size))))
+    return [str(REGION_HOOK), *place, *content, *files, "--claim", "bench/claim", "--pod", _UID]
+
+
+def _file(path: Path, content: bytes) -> str:
+    path.write_bytes(content)
+    path.chmod(0o755)
+    return checked(path, content)
 
 
 def _run(command: Sequence[str]) -> float:

@@ -28,11 +28,11 @@ app = program("GPU sharing for Kubernetes through DRA: the node daemon. Each opt
 @options(Settings)
 def run(**given: Any) -> None:
     """Run the daemon: publish this node's GPUs and serve the kubelet, until SIGTERM."""
-    from hami_kubeletplugin import daemon  # noqa: PLC0415 - the other commands need neither gRPC nor aiohttp
+    from hami_kubeletplugin.daemon import service  # noqa: PLC0415 - the other commands need neither gRPC nor aiohttp
 
     settings = Settings.checked(**given_only(given))
     configure(settings.log_format, settings.log_level)
-    asyncio.run(daemon.run(settings))
+    asyncio.run(service.run(settings))
 
 
 class Output(StrEnum):

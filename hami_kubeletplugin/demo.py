@@ -18,12 +18,13 @@ from typing import Any
 
 import yaml
 
-from hami_kubeletplugin import daemon, show
+from hami_kubeletplugin import show
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import AdmissionError, HamiError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.daemon.service import run as run_daemon
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.control_plane import create_claims, create_pod
 from hami_kubeletplugin.fake.kubelet import FakeKubelet, Plugin
@@ -68,7 +69,7 @@ async def tell(say: Say) -> None:
         async with ApiServer() as api, FakeKubelet(root / "registry") as kubelet:
             settings = _settings(root, api.url)
             api.put("nodes", {"metadata": {"name": NODE}})
-            async with _running(daemon.run(settings)), _webhook(api, settings.kubeconfig):
+            async with _running(run_daemon(settings)), _webhook(api, settings.kubeconfig):
                 plugin = await kubelet.plugin(settings.driver_name, PATIENCE)
                 say(_title(1, "The daemon has registered with the kubelet, the webhook listens"))
                 say(f"driver {settings.driver_name} serves {', '.join(plugin.supported_versions)}")

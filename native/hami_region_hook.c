@@ -1,11 +1,15 @@
 /* Renews the shared region of a container before its first process runs: a createRuntime hook, on the host.
  *
- *     hami-region-hook --region FILE --size BYTES [--content OFFSET:HEX]... --claim NAMESPACE/NAME [--pod UID]...   <STATE
+ *     hami-region-hook [--region FILE --size BYTES [--content OFFSET:HEX]...] [--file ADLER-32:SIZE:PATH]...
+ *                      --claim NAMESPACE/NAME [--pod UID]...   <STATE
  *
  * HAMi-core keeps a container's limits and memory use in this file, and whoever ran before has written to it: a process
  * that was killed would count for ever, and limits that a container changed would stay. So at each start, restarts
  * included, of which the driver hears nothing, the content becomes what the arguments say: these pieces, and zeros. The
  * file itself stays, since the runtime has mounted it already. A region that a process still uses is never touched.
+ *
+ * A container whose library is gone or damaged would run without limits, since the loader goes on without it. So files that
+ * keep the limits are compared with what the driver installed, and the container starts only if they are the same.
  *
  * Exit status 0; or 1, and one line on stderr that the runtime makes part of its error: the container does not start, the
  * kubelet shows the line in an event of the pod and tries again. Nothing here needs a shell, /proc, an environment or a
@@ -15,7 +19,8 @@
  * owner, mode and attributes. Who reads regions meanwhile has to use read(2), since a mapped one shrinks at
  * first.
  *
- *     gcc -std=c11 -static -O2 -Wall -Wextra -Werror -o hami-region-hook hami_region_hook.c container_state.c
+ *     gcc -std=c11 -static -O2 -Wall -Wextra -Werror -o hami-region-hook hami_region_hook.c container_state.c \
+ *         installed_file.c
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,6 +37,7 @@
 #include <unistd.h>
 
 #include "container_state.h"
+#include "installed_file.h"
 
 #ifndef SECONDS
 #define SECONDS 8 /* the CDI spec gives it 10 */
@@ -64,7 +70,8 @@ static _Noreturn void fail(const char *const *words) {
 
 static void too_slow(int signal) {
     (void)signal;
-    FAIL("claim ", claim, ": renewing ", region_path, " took too long; look for a slow or full disk on the node");
+    FAIL("claim ", claim, ": ", region_path ? "renewing " : "looking at its files", region_path ? region_path : "",
+         " took too long; look for a slow or full disk on the node");
 }
 
 static _Noreturn void fail_file(const char *what, const char *path, const char *why) {
@@ -92,6 +99,10 @@ static _Noreturn void fail_state(const char *error) {
     FAIL("claim ", claim, ": ", error, "; report this with name and version of the node's container runtime");
 }
 
+static _Noreturn void fail_call(const char *word) {
+    FAIL("can't use ", word, " here; the CDI spec that calls this and the program are of different versions");
+}
+
 /* The container must be of a pod that the claim was prepared for. When none is named, any will do. */
 static void check_pod(const char *uid) {
     int named = 0;
@@ -111,6 +122,18 @@ static void check_state(void) {
     if (state->error != NULL) fail_state(state->error);
 }
 
+/* The files that keep limits, which the runtime has mounted. */
+static void check_files(void) {
+    for (char *const *option = arguments; *option != NULL; option += 2) {
+        const char *path, *defect = strcmp(option[0], "--file") == 0 ? file_defect(option[1], &path) : NULL;
+        if (defect == NULL) continue;
+        if (path == NULL) fail_call(option[1]);
+        FAIL("claim ", claim, ": ", path, " on the node is not as the driver installed it: ", defect,
+             "; programs would run without limits. The driver's daemon puts it back within seconds, and then the container ",
+             "starts; if it does not, see that the daemon runs on this node and what its log says");
+    }
+}
+
 /* A regular file, never through a link, without waiting for a FIFO's other end or for the holder of a lease. */
 static int open_file(const char *what, const char *path, int mode, struct stat *found) {
     int file = open(path, mode | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -118,10 +141,6 @@ static int open_file(const char *what, const char *path, int mode, struct stat *
     if (file < 0 || fstat(file, found) != 0) fail_file(what, path, strerror(errno));
     if (!S_ISREG(found->st_mode)) fail_file(what, path, "it is no regular file");
     return file;
-}
-
-static _Noreturn void fail_call(const char *word) {
-    FAIL("can't use ", word, " here; the CDI spec that calls this and the program are of different versions");
 }
 
 /* A number in decimal, no longer than the largest size. */
@@ -280,13 +299,14 @@ static void read_arguments(int count) {
                              : strcmp(arguments[i], "--size") == 0  ? &size_given
                              : strcmp(arguments[i], "--claim") == 0 ? &claim
                                                                     : NULL;
-        int often = strcmp(arguments[i], "--pod") == 0 || strcmp(arguments[i], "--content") == 0;
+        int often = strcmp(arguments[i], "--pod") == 0 || strcmp(arguments[i], "--content") == 0 ||
+                    strcmp(arguments[i], "--file") == 0;
         if (!(value ? *value == NULL : often) || arguments[i + 1] == NULL || *arguments[i + 1] == '\0') fail_call(arguments[i]);
         if (value) *value = arguments[i + 1];
     }
-    if (!region_path || !size_given || !claim)
-        FAIL("usage: hami-region-hook --region FILE --size BYTES [--content OFFSET:HEX]... --claim NAMESPACE/NAME [--pod UID]... ",
-             "<STATE");
+    if (!claim || !region_path != !size_given)
+        FAIL("usage: hami-region-hook [--region FILE --size BYTES [--content OFFSET:HEX]...] [--file ADLER-32:SIZE:PATH]... ",
+             "--claim NAMESPACE/NAME [--pod UID]... <STATE");
 }
 
 static void prepare_signals(void) {
@@ -299,13 +319,8 @@ static void prepare_signals(void) {
     alarm(SECONDS);
 }
 
-int main(int argc, char **argv) {
+static void renew_region(void) {
     struct stat found;
-    if (fcntl(STDERR_FILENO, F_GETFD) < 0) _exit(EXIT_FAILURE); /* or a message could go into the next file that is opened */
-    arguments = argv + (argc > 0);
-    read_arguments(argc - 1);
-    prepare_signals();
-    check_state();
     off_t size = read_size();
     read_content(size);
     int region = open_region(&found);
@@ -313,5 +328,15 @@ int main(int argc, char **argv) {
     restore_owner_and_mode(region, &found);
     renew(region, size);
     verify(region, size);
-    return EXIT_SUCCESS; /* which closes the region, and the lease ends */
+} /* it is closed at the end, and the lease ends */
+
+int main(int argc, char **argv) {
+    if (fcntl(STDERR_FILENO, F_GETFD) < 0) _exit(EXIT_FAILURE); /* or a message could go into the next file that is opened */
+    arguments = argv + (argc > 0);
+    read_arguments(argc - 1);
+    prepare_signals();
+    check_state();
+    check_files();
+    if (region_path != NULL) renew_region();
+    return EXIT_SUCCESS;
 }

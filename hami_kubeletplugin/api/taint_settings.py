@@ -21,6 +21,7 @@ DEFAULT_EFFECTS: Final[Mapping[str, Effect]] = MappingProxyType(
         "not-ready": "NoSchedule",
         "cordoned": "NoSchedule",
         "given-out-twice": "NoSchedule",
+        "hidden": "None",
     }
 )
 """By kind of condition. `NoExecute` is none of them: it ends the pods of all who share the GPU at once, without regard to any

@@ -55,7 +55,10 @@ def check_names(records: Records, driver: str) -> None:
     Raises:
         StorageError: There are claims of another name, whose CDI specs would be made a second time, under ours.
     """
-    names = sorted({record.driver for record in records.usable()} - {driver})
+    try:
+        names = sorted({record.driver for record in records.usable()} - {driver})
+    except StorageError:  # not fatal: readiness says so until they can be read
+        return
     if names:
         raise StorageError(
             f"--plugin-dir has claims that were prepared as driver {', '.join(names)}, and this is {driver}: give each driver "

@@ -114,9 +114,11 @@ class HardwareWatch:
         self._woken.set()
 
     @property
-    def uuids(self) -> tuple[str, ...]:
-        """The GPUs as seen last; none while there is no driver. Never waits."""
-        return tuple(gpu.uuid for gpu in self._inventory.gpus) if self._inventory else ()
+    def uuids(self) -> tuple[str, ...] | None:
+        """The GPUs as seen last, none while there is no driver; None while that is not known. Never waits."""
+        if self._inventory is not None:
+            return tuple(gpu.uuid for gpu in self._inventory.gpus)
+        return () if isinstance(self._failure, DriverMissing) else None
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -127,9 +127,9 @@ class HamiCoreEnforced:
             "env": [f"{name}={value}" for name, value in variables.items()],
             "mounts": self._mounts(use, use_name(share.use)),
         }
-        renewed = self._regions.get(use_name(share.use))
-        if renewed and self._installed.renewal and self._first[share.use] is share:
-            made["hooks"] = [self._renewal(self._installed.renewal.hook, use_name(share.use), renewed)]
+        # A container may use several claims together; the one that has its files has its hook, too.
+        if self._installed.renewal and self._first[share.use] is share and use.owner == self.claim.uid:
+            made["hooks"] = [self._hook(self._installed.renewal.hook, use_name(share.use))]
         return made
 
     def clear(self, former: Prepared | None, *, has_spec: bool) -> None:
@@ -170,15 +170,23 @@ class HamiCoreEnforced:
             mounts.append(bind(self._folder.cache(name), contract.CONTAINER_CACHE_DIR, _WRITABLE))
         return mounts
 
-    def _renewal(self, program: Path, name: str, renewed: Region) -> Hook:
-        """Run in the host's name space at each start, before the container's program; its failure fails the start."""
-        region = ("--region", self._folder.region(name), "--size", renewed.size)
-        content = [word for at, data in renewed.pieces for word in ("--content", f"{at}:{data.hex()}")]
-        pods = [word for pod in self.claim.pods for word in ("--pod", pod.uid)]
+    def _hook(self, program: Path, name: str) -> Hook:
+        """Run in the host's name space at each start, before the container's program; its failure fails the start.
+
+        It renews the region, for the claim's pods alone; without a region, containers that may run at the same time are of any
+        pod. It refuses the start if the files that containers get are not as they were installed.
+        """
+        region: list[object] = []
+        pods: list[str] = []
+        if renewed := self._regions.get(name):
+            region = ["--region", self._folder.region(name), "--size", renewed.size]
+            region += [word for at, data in renewed.pieces for word in ("--content", f"{at}:{data.hex()}")]
+            pods = [word for pod in self.claim.pods for word in ("--pod", pod.uid)]
+        files = [word for each in self._installed.checked for word in ("--file", each)]
         return {
             "hookName": "createRuntime",
             "path": str(program),
-            "args": [str(each) for each in (program, *region, *content, "--claim", self.claim.ref.full_name, *pods)],
+            "args": [str(each) for each in (program, *region, *files, "--claim", self.claim.ref.full_name, *pods)],
             "env": _HOOK_ENVIRONMENT,
             "timeout": _HOOK_SECONDS,
         }

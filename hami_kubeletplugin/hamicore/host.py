@@ -18,6 +18,7 @@ import hashlib
 import re
 import stat
 import threading
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,6 +69,7 @@ class Installed:
         digest: SHA-256 of the library, hexadecimal.
         in_memory: Whether what containers write into is to be in memory: see `claim_dir`.
         maps_gpus: See `Release.maps_gpus`.
+        checked: What the hook compares those files with when a container starts, one word each.
     """
 
     library: Path
@@ -78,6 +80,7 @@ class Installed:
     digest: str = ""
     in_memory: bool = False
     maps_gpus: bool = False
+    checked: tuple[str, ...] = ()
 
 
 class HostFiles:
@@ -166,15 +169,17 @@ class HostFiles:
         renewal = None
         if hook is not None and library.release.layout is not None:
             renewal = Renewal(library.release.layout, folder / f"hami-region-hook.{_digest(hook)}")
+        path, preload = folder / f"libvgpu.so.{library.release.digest[:_DIGITS]}", self._hami_dir / "ld.so.preload"
         installed = Installed(
-            folder / f"libvgpu.so.{library.release.digest[:_DIGITS]}",
-            self._hami_dir / "ld.so.preload",
+            path,
+            preload,
             self._hami_dir / "lock" if library.release.locks_node else None,
             library.release.name,
             renewal,
             library.release.digest,
             self._in_memory(),
             library.release.maps_gpus,
+            (checked(path, library.content), checked(preload, _PRELOAD)),
         )
         directory(folder, 0o755)
         for path in (self._hami_dir, folder):
@@ -243,6 +248,11 @@ def _holds(path: Path, content: bytes, mode: int) -> bool:
         return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == mode and path.read_bytes() == content
     except FileNotFoundError:
         return False
+
+
+def checked(path: Path, content: bytes) -> str:
+    """What the hook compares a file with: see native/installed_file.h."""
+    return f"{zlib.adler32(content):08x}:{len(content)}:{path}"
 
 
 def _digest(content: bytes) -> str:

@@ -1,47 +1,18 @@
 """Who hears of conditions of GPUs: slices, the kubelet, Events and the log, and a file. All of the same, at a bounded pace."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.health.events import ConditionEvents
 from hami_kubeletplugin.health.kept import Keeper
-from hami_kubeletplugin.kube.event import EventApi
 from hami_kubeletplugin.observe.paced import Paced
 
 PACE: Final = 2.0
 """Seconds between two times that slices and people are told: after each write of a slice the scheduler tries all waiting pods."""
 EARLIER: Final = 60.0
 """Seconds for which an earlier run's conditions hold whose source says nothing in this one."""
-
-
-def heard_by_all(
-    settings: Settings,
-    api: EventApi,
-    conditions: Conditions,
-    *,
-    run: tuple[str, str],
-    claims: Callable[[], Iterable[Prepared]],
-    devices: Callable[[], Mapping[str, str]],
-    tell: Callable[[], None],
-) -> "Heard":
-    """With Events and a file.
-
-    Args:
-        settings: Names, and where the file is.
-        api: The API server.
-        conditions: The board.
-        run: Who we are, as the daemon's lock says, and the boot's ID.
-        claims: What is prepared; see `ConditionEvents`.
-        devices: Names of devices by UUID, as far as they are known.
-        tell: Has slices and the kubelet's health follow the board.
-    """
-    events = ConditionEvents(api, driver=settings.driver_name, node=settings.node_name, claims=claims, devices=devices)
-    keeper = Keeper(settings.plugin_dir, *run, conditions)
-    return Heard(conditions=conditions, events=events, keeper=keeper, devices=devices, tell=tell)
 
 
 class Heard:

@@ -36,7 +36,7 @@ def node_readiness(
     host: HostFiles,
     edits: DriverEditsSource,
     *,
-    gpus: Callable[[], Sequence[str]],
+    gpus: Callable[[], Sequence[str] | None],
     registration: Registration,
     conditions: Conditions,
     told: Callable[[bool], None],
@@ -47,7 +47,7 @@ def node_readiness(
         settings: The settings.
         host: HAMi-core's files.
         edits: The driver's edits.
-        gpus: UUIDs of this node's GPUs as they are known now.
+        gpus: UUIDs of this node's GPUs; None while they are not known.
         registration: With the kubelet.
         conditions: The board.
         told: See `Readiness`.
@@ -69,7 +69,7 @@ def node_readiness(
         Check("cdi-runtime", lambda: check_cdi_directory(settings.cdi_dir), interval=60.0, longest=30.0),
         Check(
             "driver-edits",
-            lambda: without_edits(edits, gpus(), time.monotonic() + _DRIVER),
+            lambda: without_edits(edits, gpus() or (), time.monotonic() + _DRIVER),
             within=_DRIVER + 5,
             longest=30.0,
         ),

@@ -24,6 +24,7 @@ Wrong = Mapping[str, str]
 """What is wrong and what to do, by GPU (UUID), or for all below `EVERY`; empty if nothing is."""
 INTERVAL: Final = 5.0
 """Seconds between looks at what costs next to nothing."""
+_UNKNOWN: Final = ("unknown",)
 _FIRST: Final = 1.0
 """Seconds until the look after one that found something; doubled each time, up to the check's own `longest`."""
 
@@ -61,13 +62,13 @@ class Readiness:
     Args:
         checks: What to look at; of several that fail the first gives its name.
         conditions: The board.
-        gpus: UUIDs of this node's GPUs as they are known now. Without any there is nothing to be ready for, and a node without
-            GPUs is as good as it will be.
+        gpus: UUIDs of this node's GPUs; None while they are not known. Without any there is nothing to be ready for, and a node
+            without GPUs is as good as it will be.
         registered: Whether the kubelet has the driver registered.
         told: Called in the event loop after each look, with whether claims can be prepared.
 
     Attributes:
-        lacking: What is missing for all GPUs, in a word each, in the order of the checks. `unknown` before the first look.
+        lacking: What is missing for all GPUs, in a word each, in the order of the checks. `unknown` while nothing is known.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Readiness:
         checks: Sequence[Check],
         *,
         conditions: Conditions,
-        gpus: Callable[[], Sequence[str]],
+        gpus: Callable[[], Sequence[str] | None],
         registered: Callable[[], bool],
         told: Callable[[bool], None],
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +85,7 @@ class Readiness:
         self._conditions, self._gpus, self._registered, self._told = conditions, gpus, registered, told
         self._woken, self._said, self._clock = asyncio.Event(), Once[str](), clock
         self._loop = asyncio.get_running_loop()
-        self.lacking: tuple[str, ...] = ("unknown",)
+        self.lacking: tuple[str, ...] = _UNKNOWN
 
     @property
     def ready(self) -> bool:
@@ -138,10 +139,11 @@ class Readiness:
         wrong = {check.what: state.wrong for check, state in self._checks.items() if state.wrong}
         self._conditions.report("ready", found(wrong, time.time()))
         gpus = self._gpus()
-        lacking = [what for what, of in wrong.items() if EVERY in of or all(uuid in of for uuid in gpus)]
-        if not self._registered():
-            lacking.append("registration")
-        self.lacking = tuple(lacking) if gpus else ()
+        if gpus:
+            lacking = [what for what, of in wrong.items() if EVERY in of or all(uuid in of for uuid in gpus)]
+            self.lacking = (*lacking, *(() if self._registered() else ("registration",)))
+        else:
+            self.lacking = _UNKNOWN if gpus is None else ()
         self._say(wrong)
         self._told(self.ready)
 

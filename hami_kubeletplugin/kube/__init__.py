@@ -11,6 +11,7 @@ client            HTTP to the API server over aiohttp, watches too; for the even
 lean_aiohttp      aiohttp, imported without the host's certificate authorities
 blocking          the same over kept connections, for threads
 connection        one of those: a GET and its answer within a deadline
+patience          how long a server is waited for: longer for one that is slow (pure)
 token             what each request carries, read again when its file changes
 call              a request, and what its answer means: an object or an error (pure)
 config            how to reach it, and as whom: kubeconfig or service account

@@ -27,6 +27,7 @@ WATCH_INTERVAL: Final = 3.0
 """Seconds between looks at the lock and the sockets, a few stat calls each."""
 
 _FIRST_WAIT: Final = 0.2
+_ASKED_FOR: Final = 1.0
 _SERVICES: Final = (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1)
 
 
@@ -67,6 +68,7 @@ class KubeletServer:
         self._dra_listener: Listener | None = None
         self._registration_listener: Listener | None = None
         self._absent = Once[Path]()
+        self._asked: dict[str, tuple[float, asyncio.Task[bool]]] = {}
 
     async def run(self) -> None:
         """Serve until cancelled, then finish what is being prepared, unregister and remove the sockets.
@@ -89,8 +91,16 @@ class KubeletServer:
             await self._stop()
 
     async def serving(self, service: str) -> bool:
-        """What gRPC's health service on our own socket says of a service; False too if nobody answers there in time."""
-        return await standard.serving(self._dra_path, service)
+        """What gRPC's health service on our own socket says of a service; False too if nobody answers there in time.
+
+        An answer is for all who ask within a second: each asking costs a connection, and strangers may have it done.
+        """
+        now = asyncio.get_running_loop().time()
+        until, asking = self._asked.get(service, (now, None))
+        if asking is None or until <= now:
+            asking = asyncio.create_task(standard.serving(self._dra_path, service))
+            self._asked[service] = now + _ASKED_FOR, asking
+        return await asyncio.shield(asking)
 
     async def _keep_dra(self) -> None:
         """Serve DRA, again if the socket file was deleted: a new server shows its socket before the old one goes."""

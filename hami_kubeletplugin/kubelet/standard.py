@@ -24,7 +24,7 @@ _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class StandardHealth:
-    """The service, for each server that serves it in turn. Thread-safe.
+    """The service, for each server that serves it in turn.
 
     Args:
         services: Full names of services that are served as long as this one is.
@@ -35,7 +35,8 @@ class StandardHealth:
         self._servicer = grpc_health.HealthServicer(experimental_non_blocking=True)
         for service in (grpc_health.OVERALL_HEALTH, LIVENESS, *services):
             self._servicer.set(service, _SERVING)
-        self.tell(False)
+        self._servicer.set(READINESS, _NOT_SERVING)
+        self._ready = False
 
     def add_to(self, server: grpc.Server) -> None:
         """Have a server serve it."""
@@ -43,7 +44,9 @@ class StandardHealth:
 
     def tell(self, ready: bool) -> None:
         """Say from now on whether claims can be prepared."""
-        self._servicer.set(READINESS, _SERVING if ready else _NOT_SERVING)
+        if ready != self._ready:  # who watches would hear it each time
+            self._ready = ready
+            self._servicer.set(READINESS, _SERVING if ready else _NOT_SERVING)
 
 
 async def serving(socket: Path, service: str) -> bool:

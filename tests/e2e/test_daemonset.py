@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.health.runtimes import check_cdi_directory
 from tests.e2e.cluster import REPOSITORY, Cluster, KubectlFailed
 from tests.e2e.manifests import IMAGE
 from tests.waiting import wait_for
@@ -85,6 +87,14 @@ def test_what_the_daemon_has_of_the_host(cluster: Cluster, pod: str) -> None:
     mount("-t", "tmpfs", "driver", OPERATOR / "driver")
     (OPERATOR / "driver/libcuda.so.1").touch()
     assert shell("cd /driver-root/run/nvidia/driver && echo *") == "libcuda.so.1\n"
+
+
+def test_the_runtime_that_runs_it(cluster: Cluster, pod: str, tmp_path: Path) -> None:
+    """The pod knows its own containerd, and whether that reads a folder of CDI specs."""
+    parent = int(cluster.kubectl("exec", pod, "-n", SYSTEM, "--", "sh", "-c", "echo $PPID"))
+    check_cdi_directory(Path("/var/run/cdi"), parent=parent)
+    with pytest.raises(StorageError, match=r"^containerd reads CDI specs in .*/var/run/cdi only, and not in"):
+        check_cdi_directory(tmp_path, parent=parent)
 
 
 def test_mounts_of_claims_are_seen_and_let_go(cluster: Cluster, pod: str) -> None:

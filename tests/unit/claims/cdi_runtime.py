@@ -60,8 +60,9 @@ class Seen(NamedTuple):
         assert path.rpartition("/")[0] in self.mounts or path in self.mounts, (
             "nothing is mounted where the region is to be"
         )
-        assert (path == "/tmp/cudevshr.cache") == bool(self.hooks), "a region of ours needs its hook, another has none"
+        ours = path == "/tmp/cudevshr.cache"
         if not self.hooks:
+            assert not ours, "a region of ours needs its hook"
             return None
         hook = self.hooks[0]
         assert all(other == hook for other in self.hooks)  # a container may name one device twice; then it is run twice
@@ -72,7 +73,11 @@ class Seen(NamedTuple):
         assert program == hook["path"]
         given = list(zip(arguments[::2], arguments[1::2], strict=True))
         names = [name for name, _ in given]
-        assert names == sorted(names, key=["--region", "--size", "--content", "--claim", "--pod"].index)
+        assert names == sorted(names, key=["--region", "--size", "--content", "--file", "--claim", "--pod"].index)
+        assert ours == ("--region" in names), "another region than ours is not renewed"
+        if not ours:
+            assert "--pod" not in names, "containers of other pods may have it, too"
+            return None
         (_, region), (_, size) = given[:2]
         content = bytearray(int(size))
         for at, _, data in (value.partition(":") for name, value in given if name == "--content"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from tests.unit.claims.cdi_runtime import Seen, inject, region_limits
 from tests.unit.claims.node import Api, Node, devices
-from tests.unit.claims.objects import GPUS, UUID, Json, claim, container, pod, result, uid_of
+from tests.unit.claims.objects import GPUS, UUID, Json, claim, config, container, pod, result, uid_of
 
 SANDBOX = "io.kubernetes.cri.sandbox-uid"
 
@@ -168,3 +169,31 @@ async def test_a_change_of_the_library_changes_claims_over_and_back(node: Node, 
     assert node.limits(obj) == {UUID[0]: (4000, 30)}
     assert await node.unprepare(obj) == [None]
     assert node.snapshot() == {}
+
+
+@pytest.mark.parametrize("configs", [[], [config(allowSharedContainers=True)]], ids=["one at a time", "shared"])
+@pytest.mark.parametrize("file", ["library", "preload"])
+async def test_no_container_starts_without_the_library_that_was_installed(
+    node: Node, file: str, configs: list[Json]
+) -> None:
+    """Cut between two starts, it would be left out by the loader, and the limit with it; put back, the same spec works again."""
+    obj = await prepared(node, claim("c", [result()], configs=configs), container("x", "c"))
+    found, pod_uid = seen(node, obj), uid_of("pod", "p")
+    assert start(found, pod_uid).returncode == 0
+    path: Path = getattr(node.host.check(), file)
+    os.truncate(path, 10)
+    ended = start(found, pod_uid)
+    assert ended.returncode == 1
+    assert f"claim default/c: {path} on the node is not as the driver installed it: it is cut short" in ended.stderr
+    node.host.check()
+    assert start(found, pod_uid).returncode == 0
+    assert seen(node, obj) == found
+
+
+async def test_of_two_claims_in_a_container_one_has_the_hook(node: Node) -> None:
+    """It is run once for each start, also where containers share what they have."""
+    claims = [claim(name, [result(0)], configs=[config(allowSharedContainers=True)]) for name in ("one", "two")]
+    node.api.put(*claims, pod("p", container("x", "one", "two")))
+    for answer in await node.prepare(*claims):
+        devices(answer)
+    assert len(seen(node, *claims).hooks) == 1

@@ -173,3 +173,17 @@ async def test_a_lost_gpu_stays_while_records_can_not_be_read(gpus: Callable[[st
     await until(looks.over.is_set)
     running.cancel()
     assert [gpu.device_name for gpu in (looks.offered[-1] or Inventory()).gpus] == ["hami-gpu-0", "hami-gpu-1"]
+
+
+async def test_what_is_known_without_waiting(gpus: Callable[[str], Inventory]) -> None:
+    """Nothing while the driver has not answered; no GPU without a driver; those that were seen last, even while calls fail."""
+    found = tuple(gpu.uuid for gpu in gpus("a100x2").gpus)
+    for answers, expected in (
+        ([HANGS], None),
+        ([MISSING], ()),
+        ([HANGS, gpus("a100x2")], found),
+        ([gpus("a100x2"), HANGS], found),
+        ([gpus("a100x2"), MISSING], ()),
+    ):
+        async with told(*answers) as (_, hardware):
+            assert hardware.uuids == expected

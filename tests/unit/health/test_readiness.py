@@ -22,7 +22,7 @@ class Node:
 
     def __init__(self) -> None:
         self.wrong: dict[str, Wrong | Exception] = {}
-        self.gpus: Sequence[str] = ("GPU-0", "GPU-1")
+        self.gpus: Sequence[str] | None = ("GPU-0", "GPU-1")
         self.registered = True
         self.told: list[bool] = []
         self.looks: list[str] = []
@@ -175,6 +175,17 @@ async def test_a_node_without_gpus(node: Node) -> None:
     await readiness.look()
     assert readiness.ready
     assert node.values("GPU-0") == ["hami-core"]
+
+
+async def test_gpus_that_are_not_known_yet(node: Node) -> None:
+    """Until the driver has answered for the first time nobody knows what there is to be ready for."""
+    node.gpus = None
+    readiness = node.readiness()
+    await readiness.look()
+    assert readiness.lacking == ("unknown",)
+    node.gpus = ()
+    await readiness.look()
+    assert readiness.ready
 
 
 async def test_without_registration(node: Node) -> None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("program", ["hami_kubeletplugin.daemon", "hami_kubeletplugin.webhook.service"])
+@pytest.mark.parametrize("program", ["hami_kubeletplugin.daemon.service", "hami_kubeletplugin.webhook.service"])
 def test_no_authority_of_the_host_is_read(program: str) -> None:
     """Neither program trusts, or pays for, what the host trusts; contexts that are made later are as ever."""
     code = (

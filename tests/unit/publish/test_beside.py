@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.fake.api_server import ApiServer
@@ -12,6 +13,7 @@ from hami_kubeletplugin.gpu.conditions import Conditions, What
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.publish import beside as module
 from hami_kubeletplugin.publish.beside import GONE, LOOK, Beside
 from tests.unit.publish.fakes import TWO, gpu
 from tests.waiting import settled, until
@@ -316,3 +318,12 @@ async def test_an_api_server_that_is_away(server: ApiServer) -> None:
         await until(lambda: len(it.clock.sleepers) == 3)
         assert it.published == []
         assert it.kinds(FIRST) == [What.GIVEN_OUT_TWICE]
+
+
+async def test_a_node_that_can_not_be_read(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server that answers, but never for the Node, keeps the GPUs back for a while and not for ever."""
+    monkeypatch.setattr(module, "FIRST_LOOK", 0.2)
+    server.fail(503, resource="nodes")
+    async with scene(server) as it:
+        await until(lambda: server.requests["watch", "resourceslices"] == 2)
+        await until(lambda: it.published == [FIRST, SECOND])

@@ -1,0 +1,55 @@
+"""What people and probes can ask the daemon over HTTP."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from hami_kubeletplugin.daemon.parts import Parts
+from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+
+@contextlib.asynccontextmanager
+async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
+    """Serve metrics, and answers for probes, while the context is open, if they are wanted.
+
+    Args:
+        address: `HOST:PORT`; empty: they are not.
+        parts: What is asked.
+
+    Raises:
+        SettingsError: The address can't be used.
+    """
+    if not address:
+        yield
+        return
+    from hami_kubeletplugin.health.facts import gpu_facts  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415
+
+    def facts() -> metrics.Facts:
+        installed = parts.host.installed
+        renewal = installed.renewal if installed else None
+        layout = renewal.layout.name if renewal else ""
+        return metrics.Facts(
+            core=(installed.version or "", layout, installed.digest) if installed else None,
+            in_region=renewal is not None,
+            not_limited=parts.in_force.not_limited,
+            not_known=parts.in_force.not_known,
+            open_to_all=parts.in_force.open_to_all,
+            published_at=parts.publisher.published_at,
+            registered=parts.server.registration.registered.is_set(),
+            registered_at=parts.server.registration.registered_at,
+            lacking=parts.readiness.lacking,
+            gpus=gpu_facts(parts.publisher.devices, parts.conditions),
+        )
+
+    async def alive() -> tuple[bool, str]:
+        return await parts.server.serving(LIVENESS), "the kubelet's socket"
+
+    async def ready() -> tuple[bool, str]:
+        return await parts.server.serving(READINESS), ", ".join(parts.readiness.lacking) or "the kubelet's socket"
+
+    async with metrics.served(address, facts, {metrics.ALIVE: alive, metrics.READY: ready}) as port:
+        log.info("serving metrics", port=port)
+        yield

@@ -1,0 +1,256 @@
+"""The parts of the node daemon, wired: who tells whom of what."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Final
+
+from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
+from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.node_files import NodeFiles
+from hami_kubeletplugin.claims.other_names import check_names
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.claims.recovery import Recovery
+from hami_kubeletplugin.claims.service import Claims
+from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.claims.suspects import Suspects
+from hami_kubeletplugin.gpu.conditions import Conditions
+from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
+from hami_kubeletplugin.gpu.watch import HardwareWatch
+from hami_kubeletplugin.hamicore.enforcement import HamiCore
+from hami_kubeletplugin.hamicore.host import HostFiles
+from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.health.events import ConditionEvents
+from hami_kubeletplugin.health.heard import Heard
+from hami_kubeletplugin.health.kept import Keeper
+from hami_kubeletplugin.health.needs import node_readiness
+from hami_kubeletplugin.health.service import GpuHealth
+from hami_kubeletplugin.inforce.events import PodEvents
+from hami_kubeletplugin.inforce.monitor import InForce
+from hami_kubeletplugin.inforce.runtime import host_root
+from hami_kubeletplugin.kube.claim_api import ClaimClient
+from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kubelet import other_names
+from hami_kubeletplugin.kubelet.server import KubeletServer
+from hami_kubeletplugin.kubelet.sockets import DriverLock, own_name
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.publish.beside import Beside
+from hami_kubeletplugin.publish.order import UsageWatch
+from hami_kubeletplugin.publish.publisher import Publisher
+
+log = get_logger()
+
+FILES_WATCH: Final = 5.0
+"""Seconds between looks whether CDI specs are as they were made: a listing, and a `stat` for each."""
+
+
+class Parts:
+    """All of them. Made in the event loop; nothing runs yet, and nothing is written.
+
+    Args:
+        settings: The settings.
+        api: The API server; open for as long as they run.
+        claim_api: The same for prepares.
+        lock: Held for as long as they run.
+        boot_id: Of the running kernel.
+    """
+
+    def __init__(
+        self, settings: Settings, api: KubeClient, claim_api: ClaimClient, lock: DriverLock, boot_id: str
+    ) -> None:
+        self._settings, self._api, self._claim_api, self._boot_id = settings, api, claim_api, boot_id
+        self.conditions = Conditions()
+        self._find()
+        self._publish()
+        self._prepare()
+        self._serve(lock)
+
+    def _find(self) -> None:
+        """What is on this node: GPUs, claims' files, HAMi-core."""
+        settings = self._settings
+        self._records = Records(settings.plugin_dir / "claims")
+        self._specs = SpecFiles(settings.cdi_dir, settings.driver_name)
+        shipped = Shipped(
+            settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
+        )
+        self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
+        self._edits = driver_edits_for(settings)
+        sessions = sessions_for(settings)
+        self._hardware = HardwareWatch(
+            source_for(settings, self._devices_in_use, sessions=sessions),
+            interval=settings.rescan_interval,
+            on_change=self._hardware_changed,
+            in_use=self._gpus_in_use,
+        )
+        self._health = GpuHealth(
+            settings,
+            self.conditions,
+            sessions,
+            in_use=self._gpus_in_use,
+            hardware_changed=self._hardware.wake,
+        )
+
+    def _publish(self) -> None:
+        """What the cluster hears of it."""
+        settings, api = self._settings, self._api
+        driver, node = settings.driver_name, settings.node_name
+        self.publisher = Publisher(
+            api, driver=driver, node=node, sharing=settings, conditions=self.conditions, effects=settings.effects
+        )
+        self._beside = Beside(
+            api,
+            driver=driver,
+            node=node,
+            resources=settings.plugin_resources,
+            withhold=settings.given_out_twice == "withheld",
+            conditions=self.conditions,
+            publish=self.publisher.offer,
+        )
+        self._suspects = Suspects()
+        self._ledger = Ledger(records=self._records, specs=self._specs, sharing=settings, waited_for=self._suspects.add)
+        self._order = (
+            UsageWatch(self._ledger.in_use, self.publisher.order_by) if settings.gpu_order == "spread" else None
+        )
+        self._heard = Heard(
+            conditions=self.conditions,
+            events=ConditionEvents(
+                api, driver=driver, node=node, claims=self._records.usable, devices=lambda: self.publisher.devices
+            ),
+            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions),
+            devices=lambda: self.publisher.devices,
+            tell=self.publisher.conditions_changed,
+        )
+        self.in_force = InForce(
+            records=self._records,
+            events=PodEvents(api, driver=driver, node=node),
+            hami_dir=settings.hami_dir,
+            host_root=host_root(settings.driver_root, settings.host_driver_root),
+        )
+
+    def _prepare(self) -> None:
+        """What makes of claims what containers get."""
+        settings = self._settings
+        driver, node = settings.driver_name, settings.node_name
+        self._enforcements: Enforcements = {
+            "hami-core": HamiCore(self.host, settings.hami_dir),
+            "none": NoEnforcement(),
+        }
+        self.claims = Claims(
+            api=self._claim_api,
+            inventory=self._hardware.inventory,
+            edits=self._edits,
+            files=NodeFiles(
+                records=self._records, specs=self._specs, ledger=self._ledger, enforcements=self._enforcements
+            ),
+            driver=driver,
+            node=node,
+            boot_id=self._boot_id,
+            timeout=settings.prepare_timeout,
+            rights=settings.claim_rights,
+            changed=self._order.changed if self._order else None,
+        )
+        self._recovery = Recovery(
+            claims=self.claims,
+            api=self._api,
+            records=self._records,
+            specs=self._specs,
+            driver=driver,
+            node=node,
+            grace=settings.stale_grace,
+            clock=time.monotonic,
+            stamp=self._edits.stamp,
+        )
+
+    def _serve(self, lock: DriverLock) -> None:
+        """What the kubelet talks to."""
+        settings = self._settings
+        self.server = KubeletServer(settings, self.claims, self.publisher.health, lock)
+        self.readiness = node_readiness(
+            settings,
+            self.host,
+            self._edits,
+            gpus=lambda: self._hardware.uuids,
+            registration=self.server.registration,
+            conditions=self.conditions,
+            told=self.server.standard.tell,
+        )
+        self._others = other_names.OtherNames(
+            other_names.Parts(
+                settings,
+                self._boot_id,
+                self._api,
+                self._claim_api,
+                self._hardware.inventory,
+                self._edits,
+                self._enforcements,
+            ),
+            self.conditions,
+            self._beside.publishes,
+        )
+
+    async def open(self) -> None:
+        """Clear up after a former run, and look at all that has to be known before anything is published."""
+        await asyncio.gather(asyncio.to_thread(self._clear), self._others.look())
+        self.publisher.know(await asyncio.to_thread(self._kept_in_use))
+        await self.readiness.look()
+        if self._order:
+            await self._order.look()
+
+    def work(self) -> Mapping[str, Coroutine[None, None, None]]:
+        """What runs side by side until cancelled, by name."""
+        settings = self._settings
+        return {
+            "edits": _until_stop(self._edits.close),
+            "hardware": self._hardware.run(),
+            "health": self._health.run(),
+            "beside": self._beside.run(),
+            "publisher": self.publisher.run(),
+            "conditions": self._heard.run(),
+            **({"order": self._order.run()} if self._order else {}),
+            "kubelet": self.server.run(),
+            "other names": self._others.run(),
+            "recovery": self._recovery.run(settings.stale_interval),
+            "specs": self._recovery.watch(FILES_WATCH),
+            "suspects": self._suspects.run(self._recovery.look_at),
+            "readiness": self.readiness.run(),
+            "in force": self.in_force.run(settings.container_interval),
+        }
+
+    def _hardware_changed(self, inventory: Inventory | None) -> None:
+        self._beside.offer(inventory)
+        self._health.known(inventory)
+        self._recovery.wake()
+        self.readiness.wake()
+
+    def _devices_in_use(self) -> Mapping[str, str]:
+        """Which GPU (UUID) each device was when a claim was prepared for it."""
+        return {share.device: share.uuid for claim in self._records.usable() for share in claim.shares}
+
+    def _gpus_in_use(self) -> frozenset[str]:
+        return frozenset(self._devices_in_use().values())
+
+    def _kept_in_use(self) -> Mapping[str, str]:
+        try:
+            return self._devices_in_use()
+        except StorageError:  # recovery says so
+            return {}
+
+    def _clear(self) -> None:
+        check_names(self._records, self._settings.driver_name)
+        for clear in (self._records.open, self._specs.open):
+            try:
+                clear()
+            except StorageError as error:
+                # Not fatal: claims that are prepared can still be unprepared. What prepares need is looked at by itself.
+                log.error("what a former run left can't be cleared away", error=str(error))
+
+
+async def _until_stop(close: Callable[[], None]) -> None:
+    """Call `close` as soon as the daemon stops, before calls in flight have ended: they may be waiting for just that."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        close()

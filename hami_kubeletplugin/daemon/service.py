@@ -1,0 +1,84 @@
+"""Runs the node daemon: signals, the lock of its driver, one task group."""
+
+import asyncio
+import contextlib
+import gc
+import signal
+
+from hami_kubeletplugin import __version__
+from hami_kubeletplugin.api.errors import SettingsError
+from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.daemon.endpoint import endpoint
+from hami_kubeletplugin.daemon.parts import Parts
+from hami_kubeletplugin.kube.claim_api import ClaimClient
+from hami_kubeletplugin.kube.config import load as load_kube_config
+from hami_kubeletplugin.kube.resource_api import KubeClient
+from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+
+async def run(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        SettingsError: Something that was given can't be used.
+        AlreadyServing, SocketPathTooLong, StorageError: This node can't be served; the message says why.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    # Sent when a terminal goes, or by people who expect a reload. Its default would end us without clean-up.
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP ignored: all options are read at the start")
+    serving = asyncio.create_task(_locked(settings))
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            log.info("stopping: finishing what is being prepared")
+    finally:
+        for task in (stopping, serving):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+    log.info("stopped")
+
+
+async def _locked(settings: Settings) -> None:
+    """Everything that a signal ends, the wait for a predecessor included."""
+    async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
+        await _serve(settings, lock)
+
+
+async def _serve(settings: Settings, lock: DriverLock) -> None:
+    """Everything below the lock, until cancelled."""
+    boot_id = _boot_id(settings)
+    access = load_kube_config(settings.kubeconfig)
+    async with KubeClient(access) as api:
+        claim_api = ClaimClient(access)
+        parts = Parts(settings, api, claim_api, lock, boot_id)
+        await parts.open()
+        log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
+        # What start-up made lives as long as the process: keep the collector from walking it again and again.
+        gc.collect()
+        gc.freeze()
+        try:
+            async with endpoint(settings.metrics_address, parts), asyncio.TaskGroup() as tasks:
+                for name, work in parts.work().items():
+                    tasks.create_task(work, name=name)
+        except ExceptionGroup as group:
+            # The first failure ended all: its own words, or traceback, are what people need.
+            raise group.exceptions[0] from None
+        finally:
+            # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
+            claim_api.close()
+            await asyncio.to_thread(parts.claims.close)
+
+
+def _boot_id(settings: Settings) -> str:
+    try:
+        return settings.boot_id_file.read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"--boot-id-file {settings.boot_id_file}: {error.strerror}") from error
