@@ -17,7 +17,7 @@ class DeviceHealth(NamedTuple):
 
 
 Reported = Observable[tuple[DeviceHealth, ...]]
-"""How all devices are, by name: those that are published, and others of ours that are not well."""
+"""How all devices are, by name: those that are published, and others of ours of which there is something to be said."""
 
 
 def reported(
@@ -28,11 +28,11 @@ def reported(
     Args:
         pool: Theirs.
         published: Devices by UUID.
-        known: Others too, such as those that pods use: they are told of while they are not well, whether published or not.
+        known: Others too, such as those that pods use: they are told of while there is something to be said of them.
         found: The conditions.
     """
     every = {
         uuid: DeviceHealth(pool, device, *health(of(found, uuid))) for uuid, device in {**known, **published}.items()
     }
-    told = [each for uuid, each in every.items() if uuid in published or each.health is not Health.HEALTHY]
+    told = [each for uuid, each in every.items() if uuid in published or of(found, uuid)]
     return tuple(sorted(told))

@@ -19,7 +19,7 @@ from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.gpu.nvml import ERROR_TIMEOUT
 from hami_kubeletplugin.gpu.sessions import Sessions
 from hami_kubeletplugin.health.driver import XID, Event, Poll, events, poll
-from hami_kubeletplugin.health.states import Answer, State, after_answer, after_xid
+from hami_kubeletplugin.health.states import ANSWERS, Answer, State, after_answer, after_xid
 from hami_kubeletplugin.health.xids import XidRules
 
 SOURCE: Final = "nvml"
@@ -133,6 +133,8 @@ class HealthWatch:
                 if self._listen and not listen and uuid in self._in_use:
                     answer = _unheard(answer)
                 self._states[uuid] = after_answer(state, answer, bus=self._gpus[uuid].pci_bus_id, now=now)
+        if any(state.failed >= ANSWERS for state in self._states.values()):
+            self._sessions.renew()  # in one that is open, a GPU that comes back goes on failing
         if self._failing or self._shape not in (None, found.shape):
             self._sessions.renew()
             self._hardware_changed()

@@ -85,7 +85,7 @@ class Publisher:
         self._offered = asyncio.Event()
         self._desired: list[Device] | None = None
         self.health = Reported(())
-        """How the devices are that the API server has from us, and others that we know of and that are not well."""
+        """How the devices are that the API server has from us, and others of which there is something to be said."""
         self._published: Mapping[str, str] = {}
         self._known: Mapping[str, str] = {}
         self._observed, self._accepted = Observed(), Accepted()
@@ -125,7 +125,7 @@ class Publisher:
         self._tell()
 
     def know(self, prepared: Mapping[str, str]) -> None:
-        """Have the kubelet told of these devices too while they are not well, as pods use them: UUIDs by name."""
+        """Have the kubelet told of these devices too, as pods use them, while there is something to be said: UUIDs by name."""
         self._known = {**{uuid: name for name, uuid in prepared.items()}, **self._known}
         self._tell()
 

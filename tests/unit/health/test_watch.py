@@ -252,3 +252,13 @@ async def test_a_driver_that_goes_and_comes_back(watched: Watched) -> None:
     watched.node.write("load 2", healthy(0, action=1), healthy(1))
     watched.node.happen(UUIDS[0], XID, 79)
     await until(lambda: watched.said(0) == WAITS)
+
+
+async def test_a_gpu_that_comes_back_is_seen_though_nvml_is_open(watched: Watched) -> None:
+    """A session that has known a GPU as lost never says anything else of it, so it is asked in a new one."""
+    await watched.listening()
+    watched.node.write(healthy(1))
+    await until(lambda: watched.said(0) == {What.LOST: ""})
+    await watched.polled()
+    watched.node.write(healthy(0), healthy(1))
+    await until(lambda: watched.said(0) == {})
