@@ -76,7 +76,7 @@ async def test_without_names_a_limit_that_a_gpu_does_not_have_is_refused(
         f"more of device hami-gpu-0 ({SMALL.uuid}) than there is: 40960 MiB of memory, of which 15360 are free"
         in message
     )
-    assert "delete the pod" in message
+    assert "Delete the pod" in message
     assert node.snapshot() == {}
 
 
