@@ -35,7 +35,7 @@ def read(path: Path) -> bytes | None:
         if not _is_file(path):  # of a FIFO the end would never come
             raise NotAFile(f"{path}: can't be read: it is not a file; find out who put it there, and remove it")
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}; {remedy(error)}") from error
@@ -143,7 +143,7 @@ def set_aside(path: Path) -> Path | None:
             return None
         aside = path.with_name(f"{path.name}.{os.lstat(path).st_ino}.aside")
         os.rename(path, aside)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StorageError(f"{path}: is no file and can't be set aside: {error.strerror}; {remedy(error)}") from error
@@ -172,7 +172,7 @@ def remove(path: Path) -> None:
     """
     try:
         os.unlink(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: below what is no directory there is nothing
         pass
     except OSError as error:
         raise StorageError(f"{path}: can't be removed: {error.strerror}; {remedy(error)}") from error
@@ -186,7 +186,7 @@ def names(directory: Path) -> list[str]:
     """
     try:
         return sorted(os.listdir(directory))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise StorageError(f"{directory}: can't be read: {error.strerror}; {remedy(error)}") from error
@@ -200,7 +200,7 @@ def exists(path: Path) -> bool:
     """
     try:
         os.lstat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}; {remedy(error)}") from error

@@ -9,8 +9,12 @@ from typing import Literal
 
 import pytest
 
-from tests.unit.claims.node import Node, devices, prepared, uids
+from hami_kubeletplugin.hamicore import mounts
+from tests.unit.claims.node import Node, devices, prepared, refusal, uids
 from tests.unit.claims.objects import claim, container, pod, result
+from tests.unit.claims.test_recovery import LOOKS, going
+from tests.unit.hamicore.mounted import can_mount, fill, mounted
+from tests.waiting import until
 
 
 def _socket(path: Path) -> None:
@@ -83,3 +87,44 @@ async def test_in_the_place_of_a_file_to_be(
     devices((await node.prepare(obj))[0])
     assert node.limits(obj)
     assert await node.unprepare(obj) == [None]
+
+
+async def test_a_file_in_the_place_of_the_cdi_folder(node: Node) -> None:
+    """Prepares are refused and say why; what is prepared is unprepared, and stale claims are cleaned up, all the same."""
+    kept, _, other = await prepared(node, "a", "b", "c")
+    node.cdi.rename(node.root / "away")
+    node.cdi.write_text("a file")
+    node.grace = 0
+    recovery = node.recovery()
+    del node.api.claims["default", "b"]
+    await recovery.repair()
+    await recovery.clean_up()
+    assert node.records.uids() == uids(kept, other)
+    assert await node.unprepare(other) == [None]
+    assert f"{node.cdi}" in refusal((await node.prepare(other))[0])
+    node.cdi.unlink()
+    async with going(recovery.watch(LOOKS)):
+        node.now += 60
+        await until(lambda: node.spec(kept))
+    assert node.records.uids() == uids(kept)
+
+
+@can_mount
+async def test_a_full_disk_below_the_records(node: Node) -> None:
+    """A prepare is refused and leaves nothing; unprepares and clean-up free space by themselves."""
+    (one,) = await prepared(node, "a")
+    folder = node.plugin / "claims"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with mounted(folder):
+        mounts.mount(folder, size=65536, inodes=64, mode=0o700)
+        for name, content in before.items():
+            (folder / name).write_bytes(content)
+        fill(folder / "ballast", 1 << 20)
+        obj = claim("later", [result(1)], pods=["p"])
+        node.api.put(obj, pod("p", container("x", "later")))
+        assert "the disk is full, free some space" in refusal((await node.prepare(obj))[0])
+        assert node.records.uids() == node.specs.uids() == uids(one)
+        await node.recovery().repair()
+        assert node.limits(one)
+        assert await node.unprepare(one) == [None]
+        assert node.records.uids() == node.specs.uids() == []
