@@ -1,6 +1,6 @@
 """A line in the log for each condition of a GPU that begins, changes or ends."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hami_kubeletplugin.gpu.conditions import EVERY, HEALTH, Condition, Conditions, Found, Health, What
 from hami_kubeletplugin.gpu.model import Inventory
@@ -28,15 +28,22 @@ class ConditionLog:
         for key in sorted(now.keys() | before.keys()):
             uuid, what = key
             facts = {"what": str(what)}
-            if uuid != EVERY:
-                facts |= {"uuid": uuid, "device": self._devices.get(uuid, "")}
+            facts |= {"gpus": "all"} if uuid == EVERY else {"uuid": uuid, "device": self._devices.get(uuid, "")}
             begun, ended = now.get(key), before.get(key)
             if begun is None:
                 log.info("GPU condition ended", **facts)
             elif ended is None or ended.value != begun.value:
-                tell = log.info if HEALTH[what] is Health.HEALTHY else log.warning
-                tell("GPU condition", **facts, value=begun.value, message=begun.message)
+                _level(what)("GPU condition", **facts, value=begun.value, message=begun.message)
+
+
+def _level(what: What) -> Callable[..., object]:
+    """How loud. That a GPU is as it should be says nothing of what is done to it from outside."""
+    if what in {What.GIVEN_OUT_TWICE, What.HIDDEN}:
+        return log.error
+    return log.info if HEALTH[what] is Health.HEALTHY else log.warning
 
 
 def _by_kind(found: Found) -> Mapping[tuple[str, What], Condition]:
-    return {(uuid, each.what): each for uuid, conditions in found.items() for each in conditions}
+    """All but what readiness itself says, with more words."""
+    every = ((uuid, each) for uuid, conditions in found.items() for each in conditions)
+    return {(uuid, each.what): each for uuid, each in every if each.what is not What.NOT_READY}

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Final, Protocol
 
 from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
-from hami_kubeletplugin.gpu.conditions import EVERY, Condition, Conditions, What
+from hami_kubeletplugin.gpu.conditions import Condition, Conditions, What
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.kube.client import Event
@@ -95,8 +95,7 @@ class Beside:
             self._judge,
         )
         self._twice: dict[tuple[str, str], tuple[float, Condition]] = {}
-        self._said, self._strange = Once[tuple[What, str]](), Once[str]()
-        self._said_of = frozenset[tuple[What, str]]()
+        self._strange = Once[str]()
         conditions.follow(self._pass_on)
 
     def offer(self, inventory: Inventory | None) -> None:
@@ -157,9 +156,7 @@ class Beside:
         """Report what follows of all that is known now."""
         gpus = self._inventory.by_uuid().keys() if self._inventory else frozenset[str]()
         now = found(gpus, self._node, self._others.all.values(), self._hiding.all.values())
-        lasting = self._lasting(now)
-        self._say(lasting)
-        self._conditions.report("beside", lasting)
+        self._conditions.report("beside", self._lasting(now))
         strangers = unknown(gpus, self._node) if self._inventory else ()
         if not strangers:
             self._strange.ended("cordon")
@@ -186,24 +183,6 @@ class Beside:
             if (uuid, value) not in twice:
                 lasting.setdefault(uuid, []).append(each)
         return lasting
-
-    def _say(self, conditions: Mapping[str, list[Condition]]) -> None:
-        """Log what is new of it, and what has ended."""
-        gpus: dict[tuple[What, str], list[str]] = {}
-        messages: dict[tuple[What, str], str] = {}
-        for uuid in sorted(conditions):
-            for each in conditions[uuid]:
-                gpus.setdefault((each.what, each.value), []).append("all" if uuid == EVERY else uuid)
-                messages[each.what, each.value] = each.message
-        for (what, value), uuids in gpus.items():
-            if self._said.is_new((what, value), tuple(uuids)):
-                tell = log.info if what is What.CORDONED else log.error
-                held = {"published": not self._withhold} if what is What.GIVEN_OUT_TWICE else {}
-                tell(messages[what, value], condition=what.value, gpus=uuids, **held)
-        for what, value in self._said_of - gpus.keys():
-            self._said.ended((what, value))
-            log.info("a condition of GPUs has ended", condition=what.value, value=value)
-        self._said_of = frozenset(gpus)
 
     def _pass_on(self) -> None:
         """Have published what is to be; does nothing before it is known who else is there."""

@@ -23,13 +23,13 @@ def devices(cluster: Cluster) -> dict[str, str] | None:
 
 def said(daemon: Daemon, kind: str, *words: str) -> bool:
     """Whether the log tells of such a condition, with these words."""
-    entries = [entry for entry in daemon.log() if entry.get("condition") == kind and "ended" not in entry["event"]]
+    entries = [entry for entry in daemon.log() if entry.get("what") == kind and "ended" not in entry["event"]]
     return any(all(word in json.dumps(entry) for word in words) for entry in entries)
 
 
 def ended(daemon: Daemon, kind: str) -> bool:
     """Whether the log says that the last such condition has ended."""
-    entries = [entry for entry in daemon.log() if entry.get("condition") == kind]
+    entries = [entry for entry in daemon.log() if entry.get("what") == kind]
     return bool(entries) and "ended" in entries[-1]["event"]
 
 

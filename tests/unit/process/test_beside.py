@@ -57,7 +57,7 @@ async def test_a_device_plugin_at_the_start(process: Process, api: ApiServer) ->
     api.put("nodes", {"metadata": {"name": NODE}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}})
     await process.start()
     await until(lambda: devices(api) == [])
-    assert any("device plugin" in event["event"] for event in process.events() if event["level"] == "error")
+    assert any("device plugin" in event.get("message", "") for event in process.events() if event["level"] == "error")
     assert await process.stop() == 0
     await process.start("--given-out-twice", "published")
     await until(lambda: len(devices(api) or ()) == 8)
