@@ -97,5 +97,5 @@ def test_xids() -> None:
     settings = Settings.checked(node_name="n", xids_informational="48, 63", xids_critical=" 94")
     assert settings.xids == (frozenset({48, 63}), frozenset({94}))
     assert Settings.checked(node_name="n").xids == (frozenset(), frozenset())
-    with pytest.raises(SettingsError, match="^--xids-informational and --xids-critical both name Xid 48$"):
+    with pytest.raises(SettingsError, match=r"^--xids-informational and --xids-critical both name Xid 48$"):
         Settings.checked(node_name="n", xids_informational="48", xids_critical="63,48")
