@@ -1,10 +1,11 @@
 """How GPUs are watched, and what their errors mean."""
 
-from typing import Literal, Self
+import re
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
-_NUMBERS = r"^\s*(\d{1,5}(\s*,\s*\d{1,5})*)?\s*$"
+_NUMBERS: Final = re.compile(r"\s*(\d{1,5}(\s*,\s*\d{1,5})*)?\s*", re.ASCII)
 
 
 class HealthSettings(BaseModel):
@@ -20,15 +21,20 @@ class HealthSettings(BaseModel):
     )
     xids_informational: str = Field(
         "",
-        pattern=_NUMBERS,
         description="Xids, with commas between, after which a GPU is as good as before, beside 13,31,43,45,68,109. They count "
         "if the driver itself says that an action is needed.",
     )
     xids_critical: str = Field(
         "",
-        pattern=_NUMBERS,
         description="Xids, with commas between, after which a GPU waits for a reset, whatever the driver says.",
     )
+
+    @field_validator("xids_informational", "xids_critical")
+    @classmethod
+    def _are_numbers(cls, value: str) -> str:
+        if not _NUMBERS.fullmatch(value):
+            raise ValueError("must be numbers of Xids with commas between, such as 48,63")
+        return value
 
     @model_validator(mode="after")
     def _not_both(self) -> Self:

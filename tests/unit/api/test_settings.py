@@ -66,6 +66,10 @@ def test_a_missing_node_name(given: dict[str, object]) -> None:
         ("taints", "lots=None", "--taints: .*no kind 'lots', only xid, .*lost"),
         ("taints", "lost=Evict", "--taints: .*lost can't have effect 'Evict', only None, NoSchedule, NoExecute, Off"),
         ("taints", "lost=None,lost=Off", "--taints: .*lost is named twice"),
+        ("health_poll", "0", "--health-poll: .*greater than or equal to 0.05, got '0'"),
+        ("health_events", "on", "--health-events: .*'watched' or 'off', got 'on'"),
+        ("xids_informational", "48;63", "--xids-informational: .*commas between, such as 48,63, got '48;63'"),
+        ("xids_critical", "all", "--xids-critical: .*commas between, such as 48,63, got 'all'"),
         ("no_such_option", "1", "--no-such-option: "),
     ],
 )
@@ -86,3 +90,12 @@ def test_every_mistake_is_named() -> None:
     with pytest.raises(SettingsError) as refused:
         Settings.checked(device_split_count="0", log_level="loud")
     assert all(option in str(refused.value) for option in ("--device-split-count", "--log-level", "--node-name"))
+
+
+def test_xids() -> None:
+    """Numbers as people write them; one that is said to be both is a mistake."""
+    settings = Settings.checked(node_name="n", xids_informational="48, 63", xids_critical=" 94")
+    assert settings.xids == (frozenset({48, 63}), frozenset({94}))
+    assert Settings.checked(node_name="n").xids == (frozenset(), frozenset())
+    with pytest.raises(SettingsError, match=r"^--xids-informational and --xids-critical both name Xid 48$"):
+        Settings.checked(node_name="n", xids_informational="48", xids_critical="63,48")
