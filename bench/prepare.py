@@ -64,7 +64,7 @@ async def container_starts(places: Places) -> list[Figure]:
     hook, hook_on_disk, nothing = await asyncio.to_thread(renewals, folders, SINGLES)
     return [
         Figure("a process that does nothing", "ms", nothing),
-        Figure("the hook at a container's start", "ms", hook, 2),
+        Figure("the hook at a container's start", "ms", hook, 2.5),
         Figure("    with the region on a disk", "ms", hook_on_disk),
     ]
 

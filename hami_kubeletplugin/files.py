@@ -20,20 +20,34 @@ TEMPORARY = ".tmp"
 use none of two files that have the same device."""
 
 
+class NotAFile(StorageError):
+    """Something else has the name of a file: a directory, a FIFO, a device, a link that leads round in circles."""
+
+
 def read(path: Path) -> bytes | None:
     """The file's bytes, or None if it isn't there.
 
     Raises:
+        NotAFile: Something else is.
         StorageError: It is there and can't be read.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # of a FIFO the end would never come
-            raise StorageError(f"{path}: can't be read: it is not a file; find out who put it there, and remove it")
+        if not _is_file(path):  # of a FIFO the end would never come
+            raise NotAFile(f"{path}: can't be read: it is not a file; find out who put it there, and remove it")
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}; {remedy(error)}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def write(path: Path, content: bytes, *, durable: bool, mode: int = 0o600) -> None:
@@ -125,7 +139,7 @@ def set_aside(path: Path) -> Path | None:
         StorageError: It is still there.
     """
     try:
-        if stat.S_ISREG(os.stat(path).st_mode):
+        if _is_file(path):
             return None
         aside = path.with_name(f"{path.name}.{os.lstat(path).st_ino}.aside")
         os.rename(path, aside)

@@ -1,10 +1,11 @@
 """What the command lines of both programs share. Options are made of settings models, so each is declared and checked once."""
 
 import inspect
-import sys
+import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NoReturn, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -22,6 +23,10 @@ _VARIABLES = {
     "hami_core_version": "HAMI_CORE_VERSION",
 }
 """Environment variables with a name that everybody uses, or that would stammer; all others are HAMI_<OPTION>."""
+
+
+_LAST_WAIT: Final = 1.0
+"""Seconds for threads to end by themselves once all else has."""
 
 
 def program(summary: str) -> typer.Typer:
@@ -47,11 +52,18 @@ def program(summary: str) -> typer.Typer:
 
 def run_program(app: typer.Typer, name: str) -> NoReturn:
     """Run it and end: exit 0, or 1 with one line on stderr that says what to mend."""
+    end = SystemExit(0)
     try:
         app()
     except HamiError as error:
-        sys.exit(f"{name}: {error}")
-    sys.exit(0)
+        end = SystemExit(f"{name}: {error}")
+    except SystemExit as error:
+        end = error
+    # Python waits for all threads of pools, and so for ever for one that hangs in the kernel. All else has ended.
+    last = threading.Timer(_LAST_WAIT, os._exit, [end.code if isinstance(end.code, int) else int(end.code is not None)])
+    last.daemon = True
+    last.start()
+    raise end
 
 
 def _show_version(wanted: bool) -> None:

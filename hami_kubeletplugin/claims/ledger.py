@@ -174,7 +174,7 @@ def _refusal(claim: Prepared, gpu: Gpu, wanted: Usage, left: Usage, holders: Col
     )
     where = f"{claim.ref} was allocated more of device {gpu.device_name} ({gpu.uuid}) than there is: {lacking}"
     if not holders:
-        return f"{where}; the driver's options have changed since, so delete the pod, and a GPU is allocated anew"
+        return f"{where}; the node's GPUs or the driver's options are others now. Delete the pod, and a GPU is allocated anew"
     return (
         f"{where}. {_some([ref.full_name for ref in islice(holders, _NAMED + 1)], len(holders))} holds the rest on this node. "
         "It is tried again, and starts when that is unprepared; if both pods are to run at once, delete this one, and a GPU is "

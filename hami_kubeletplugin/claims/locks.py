@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.hanging import whereabouts
 
 
 class ClaimLocks:
@@ -15,10 +16,20 @@ class ClaimLocks:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._queues: dict[str, deque[threading.Event]] = {}
+        self._holders: dict[str, int] = {}
 
     def waiting(self, uid: str) -> int:
         """How many hold a claim's lock or wait for it."""
         return len(self._queues.get(uid, ()))
+
+    def at(self, uid: str) -> str:
+        """What the one who holds a claim's lock is at, in words."""
+        thread = self._holders.get(uid)
+        return "waiting for its turn" if thread is None else f"in {whereabouts(thread)}"
+
+    def held(self) -> list[str]:
+        """UIDs of claims whose lock somebody holds."""
+        return [*self._holders]
 
     @contextlib.contextmanager
     def hold(self, uid: str, *, deadline: float) -> Iterator[None]:
@@ -39,12 +50,17 @@ class ClaimLocks:
                 turn.set()
         try:
             if not turn.wait(max(deadline + 1 - time.monotonic(), 0)):
-                raise ClaimError(f"claim UID {uid}: other work on this claim does not end; it will be tried again")
+                raise ClaimError(
+                    f"claim UID {uid}: other work on this claim does not end; it is {self.at(uid)}; it will be tried again"
+                )
+            self._holders[uid] = threading.get_ident()
             yield
         finally:
             with self._guard:
                 first = queue[0] is turn
                 queue.remove(turn)
+                if first:
+                    self._holders.pop(uid, None)
                 if not queue:
                     del self._queues[uid]
                 elif first:

@@ -126,7 +126,10 @@ class Records:
             StorageError: It can't be read.
         """
         path = self.path(uid)
-        content = files.read(path)
+        try:
+            content = files.read(path)
+        except files.NotAFile as error:
+            raise RecordDamaged(f"record is damaged: {error}") from error
         if content is None:
             return None
         prepared = decode(content, str(path))
@@ -171,10 +174,12 @@ class Records:
         Raises:
             StorageError: It is still there.
         """
-        files.remove(self.path(uid))
+        path = self.path(uid)
+        if files.set_aside(path) is None:
+            files.remove(path)
 
     def set_aside(self, uid: str) -> Path:
-        """Copy a damaged record, for people to look at; the newest one of each claim is kept.
+        """Copy a damaged record, for people to look at; the newest one of each claim is kept. What is no file is moved.
 
         A copy, so that the claim is never without a record: a good one replaces the damaged one at once.
 
@@ -184,6 +189,8 @@ class Records:
         Raises:
             StorageError: It could not be made.
         """
+        if (aside := files.set_aside(self.path(uid))) is not None:
+            return aside
         target = self._damaged / f"{checked_uid(uid)}.json"
         files.write(target, files.read(self.path(uid)) or b"", durable=False)
         return target

@@ -129,12 +129,12 @@ class Recovery:
             await self._mend(uid)
 
     async def look_at(self, uids: Collection[str]) -> Collection[str]:
-        """Look at some claims at once: mend what can't be used, unprepare what has been stale for longer than the grace.
+        """Look at some claims at once: have their files right, unprepare what has been stale for longer than the grace.
 
         Returns:
             UIDs of those that are stale, but not for so long yet.
         """
-        for uid in await asyncio.to_thread(lambda: [one for one in uids if self._usable(one) is None]):
+        for uid in uids:
             await self._mend(uid)
         return await self.clean_up(uids)
 
@@ -238,6 +238,11 @@ class Recovery:
         """
         try:
             claim = await self._api.get_claim(ref.namespace, ref.name)
+            ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(
+                claim, self._driver, node=self._node
+            )
+            if ours and prepared is not None:
+                await self._see_late_pods(prepared, claim)
         except ApiNotFound:
             return False
         except ApiUnavailable:
@@ -248,9 +253,6 @@ class Recovery:
         except Exception:
             log.exception("can't tell whether a claim is stale", claim=ref.full_name, claim_uid=ref.uid)
             return True
-        ours = claim.get("metadata", {}).get("uid") == ref.uid and has_devices_of(claim, self._driver, node=self._node)
-        if ours and prepared is not None:
-            await self._see_late_pods(prepared, claim)
         return ours
 
     async def _is_still_stale(self, ref: ClaimRef) -> bool:

@@ -36,6 +36,8 @@ _PATIENCE: Final = 0.8
 """Part of a call's time in which the API server is asked again if it is away, and the driver while it fails."""
 _PAUSE: Final = 0.5
 """Seconds until the driver is asked again."""
+_LAST_WAIT: Final = 2.0
+"""Seconds that the end waits for work on files; what takes longer hangs, and what it leaves is mended by the next daemon."""
 
 
 class Claims:
@@ -129,11 +131,23 @@ class Claims:
                 self._put(replace(prepared, boot_id=self._boot_id), deadline, patient=False)
         return prepared is not None
 
-    def close(self) -> None:
-        """Wait until no work on files is under way any more; none is taken from then on, and the API server isn't waited for."""
+    def hurry(self) -> None:
+        """What is not known by now is not asked for again: neither the API server nor the driver is waited for any more."""
         self._closing.set()
-        for workers in (self._preparing, self._unpreparing):
-            workers.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """Wait until no work on files is under way any more, unless it hangs; none is taken from then on."""
+        self.hurry()
+
+        def end() -> None:
+            for workers in (self._preparing, self._unpreparing):
+                workers.shutdown(wait=True, cancel_futures=True)
+
+        ending = threading.Thread(target=end, name="claims end", daemon=True)
+        ending.start()
+        ending.join(_LAST_WAIT)
+        for uid in self._locks.held():
+            log.warning("work on a claim hangs and is left behind", claim_uid=uid, it_is=self._locks.at(uid))
 
     def _prepare(
         self, ref: ClaimRef, reader: ClaimReader, asked: Container[str], deadline: float, overtaken: threading.Event
@@ -231,7 +245,7 @@ class Claims:
             future.add_done_callback(lambda done: _tell_late(ref, done))
             error = ClaimError(
                 f"{ref}: {verb} did not end within {self._timeout:g} s and is given up; it will be tried again. "
-                "The API server, the disk or nvidia-ctk is slow: see the log of the daemon on this node"
+                f"It is {self._locks.at(ref.uid)}: the API server, the disk or nvidia-ctk is slow, or hangs"
             )
         except CancelledError:
             error = ClaimError(f"{ref}: {verb} was not begun, since the daemon stops; it will be tried again")

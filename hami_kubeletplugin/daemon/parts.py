@@ -17,6 +17,7 @@ from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
+from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
 from hami_kubeletplugin.gpu.watch import HardwareWatch
@@ -45,6 +46,8 @@ log = get_logger()
 
 FILES_WATCH: Final = 5.0
 """Seconds between looks whether CDI specs are as they were made: a listing, and a `stat` for each."""
+API_GRACE: Final = 4.0
+"""Seconds from SIGTERM until prepares wait for the API server no longer: those that are answered in time come to their end."""
 
 
 class Parts:
@@ -84,6 +87,7 @@ class Parts:
             interval=settings.rescan_interval,
             on_change=self._hardware_changed,
             in_use=self._gpus_in_use,
+            known=KnownGpus(settings.plugin_dir / "gpus.json", self._boot_id),
         )
         self._health = GpuHealth(
             settings,
@@ -204,6 +208,7 @@ class Parts:
         settings = self._settings
         return {
             "edits": _until_stop(self._edits.close),
+            "API server": _until_stop(self.give_up, after=API_GRACE),
             "hardware": self._hardware.run(),
             "health": self._health.run(),
             "beside": self._beside.run(),
@@ -218,6 +223,11 @@ class Parts:
             "readiness": self.readiness.run(),
             "in force": self.in_force.run(settings.container_interval),
         }
+
+    def give_up(self) -> None:
+        """Prepares no longer wait for the API server; what they write is finished."""
+        self.claims.hurry()
+        self._claim_api.close()
 
     def _hardware_changed(self, inventory: Inventory | None) -> None:
         self._beside.offer(inventory)
@@ -248,9 +258,9 @@ class Parts:
                 log.error("what a former run left can't be cleared away", error=str(error))
 
 
-async def _until_stop(close: Callable[[], None]) -> None:
-    """Call `close` as soon as the daemon stops, before calls in flight have ended: they may be waiting for just that."""
+async def _until_stop(close: Callable[[], None], *, after: float = 0.0) -> None:
+    """Call `close` some seconds after the daemon began to stop, before calls in flight have ended: they may wait for it."""
     try:
         await asyncio.Event().wait()
     finally:
-        close()
+        asyncio.get_running_loop().call_later(after, close)

@@ -10,6 +10,7 @@ from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.daemon.endpoint import endpoint
 from hami_kubeletplugin.daemon.parts import Parts
+from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -28,6 +29,7 @@ async def run(settings: Settings) -> None:
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(OwnThreads())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     # Sent when a terminal goes, or by people who expect a reload. Its default would end us without clean-up.
@@ -57,8 +59,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     boot_id = _boot_id(settings)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
-        claim_api = ClaimClient(access)
-        parts = Parts(settings, api, claim_api, lock, boot_id)
+        parts = Parts(settings, api, ClaimClient(access), lock, boot_id)
         await parts.open()
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
         # What start-up made lives as long as the process: keep the collector from walking it again and again.
@@ -73,7 +74,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
             raise group.exceptions[0] from None
         finally:
             # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
-            claim_api.close()
+            parts.give_up()
             await asyncio.to_thread(parts.claims.close)
 
 

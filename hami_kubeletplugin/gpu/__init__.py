@@ -3,6 +3,8 @@
 watch           asks for the GPUs again and again, and tells who wants to know
 source          chooses where GPUs and the driver's edits come from
 discover        the GPUs that NVML and sysfs find; what is wrong with one, and so why it is left out
+known           the GPUs as seen last, in a file
+unserved        why a GPU is left out, in people's words (pure)
 device_names    the name of each GPU's device, which never becomes another one's
 sessions        who may call NVML when, and whether it stays open; one that hangs
 nvml            one NVML session

@@ -18,6 +18,7 @@ from hami_kubeletplugin.gpu import pci
 from hami_kubeletplugin.gpu.model import Gpu, Inventory, Unread
 from hami_kubeletplugin.gpu.nvml import ARCHITECTURES, BRANDS, Nvml
 from hami_kubeletplugin.gpu.sessions import Sessions
+from hami_kubeletplugin.gpu.unserved import what_is_wrong
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
@@ -99,7 +100,7 @@ def read_node(nvml: Nvml, sysfs: Path) -> tuple[Inventory, list[Remark]]:
                 continue
             gpu = reader.gpu(driver_version, cuda_version, sysfs)
         except NvmlCallFailed as error:
-            remarks.append(reader.remark("GPU can't be read", error))
+            remarks.append(reader.remark(what_is_wrong(error), error))
             unread.append(reader.unread(error))
             continue
         try:

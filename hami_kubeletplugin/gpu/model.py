@@ -88,11 +88,12 @@ class Inventory:
     lost: tuple[tuple[str, str], ...] = ()
 
     def by_device_name(self) -> dict[str, Gpu]:
-        """The same, by published name."""
-        return {gpu.device_name: gpu for gpu in self.gpus}
+        """Those that can be used, by published name."""
+        lost = {uuid for uuid, _ in self.lost}
+        return {gpu.device_name: gpu for gpu in self.gpus if gpu.uuid not in lost}
 
     def by_uuid(self) -> dict[str, Gpu]:
-        """The same, by UUID, which alone survives a reboot unchanged."""
+        """All, by UUID, which alone survives a reboot unchanged."""
         return {gpu.uuid: gpu for gpu in self.gpus}
 
 

@@ -6,6 +6,7 @@ it: then it stays, as lost, until that claim is gone. If the driver itself is go
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -14,6 +15,7 @@ from typing import Final
 
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, StorageError
 from hami_kubeletplugin.gpu.conditions import Condition, What
+from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import GpuSource, Inventory
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
@@ -73,6 +75,7 @@ class HardwareWatch:
         interval: Seconds between looks.
         on_change: Called with the new inventory, or None when the driver went away.
         in_use: UUIDs of the GPUs that prepared claims have; called in a thread, and may raise a StorageError.
+        known: Where the GPUs are kept for a daemon that is started anew; None: nowhere.
         sleep: Replaced in tests.
     """
 
@@ -83,10 +86,12 @@ class HardwareWatch:
         interval: float,
         on_change: Callable[[Inventory | None], None],
         in_use: Callable[[], Collection[str]] = frozenset,
+        known: KnownGpus | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._source, self._interval, self._on_change, self._sleep = source, interval, on_change, sleep
-        self._in_use = in_use
+        self._in_use, self._known = in_use, known
+        self._before: Inventory | None = None
         self._woken = asyncio.Event()
         self._inventory: Inventory | None = None
         self._failure: HardwareError | None = None
@@ -122,6 +127,9 @@ class HardwareWatch:
 
     async def run(self) -> None:
         """Look until cancelled."""
+        if self._known:
+            with contextlib.suppress(StorageError):  # then they are found as if for the first time
+                self._before = await asyncio.to_thread(self._known.read)
         delay = FIRST_DELAY
         while True:
             await self._look()
@@ -141,7 +149,8 @@ class HardwareWatch:
     async def _look(self) -> None:
         try:
             found = await self._source.discover()
-            inventory: Inventory | None = with_lost(found, self._inventory, await self._used())
+            inventory: Inventory | None = with_lost(found, self._inventory or self._before, await self._used())
+            self._before = None
             failure: HardwareError | None = None
         except HardwareError as error:
             failure = error
@@ -156,6 +165,9 @@ class HardwareWatch:
         changed = inventory != self._inventory
         self._inventory, self._failure = inventory, failure
         self._looked.set()
+        if changed and inventory and self._known:
+            with contextlib.suppress(StorageError):  # what needs the disk more says it
+                await asyncio.to_thread(self._known.write, inventory)
         if changed:
             gpus, lost = (inventory.by_uuid(), dict(inventory.lost)) if inventory else ({}, {})
             log.info(
@@ -173,4 +185,5 @@ class HardwareWatch:
             return await asyncio.to_thread(self._in_use)
         except StorageError:
             # Not known: none that was there goes away meanwhile.
-            return self._inventory.by_uuid() if self._inventory else ()
+            before = self._inventory or self._before
+            return before.by_uuid() if before else ()

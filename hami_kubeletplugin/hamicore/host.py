@@ -17,8 +17,8 @@ Everything here blocks: call it in a thread.
 import hashlib
 import re
 import stat
-import threading
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,7 @@ from hami_kubeletplugin.hamicore.contract import CONTAINER_LIBRARY
 from hami_kubeletplugin.hamicore.directories import directory
 from hami_kubeletplugin.hamicore.region import Layout
 from hami_kubeletplugin.hamicore.shipped import Library, Shipped
+from hami_kubeletplugin.hanging import MayHang
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
@@ -40,6 +41,9 @@ _PRELOAD: Final = f"{CONTAINER_LIBRARY}\n".encode()
 
 _DIGITS: Final = 16
 """So many digits of a digest tell the files of all versions apart."""
+
+_PATIENCE: Final = 10.0
+"""Seconds until a file, or the whole of an installation, is said to hang: some megabytes have to come onto the disk."""
 
 _LIBRARY: Final = re.compile(rf"libvgpu\.so\.[0-9a-f]{{{_DIGITS}}}")
 
@@ -94,8 +98,8 @@ class HostFiles:
 
     def __init__(self, shipped: Shipped, hami_dir: Path, claim_files: ClaimFiles = "disk") -> None:
         self._shipped, self._hami_dir, self._claim_files = shipped, hami_dir, claim_files
-        self._lock = threading.Lock()
-        self._state: tuple[Installed, dict[Path, files.Fingerprint]] | None = None
+        self._files = MayHang("HAMi-core's file", StorageError, patience=_PATIENCE)
+        self._state: tuple[Installed, dict[str, files.Fingerprint | None]] | None = None
         self._said = Once[str]()
 
     @property
@@ -111,11 +115,11 @@ class HostFiles:
         the image; library and hook as new files, since containers may have the damaged one mapped.
 
         Raises:
-            StorageError: As `install`. The next call tries again.
+            StorageError: As `install`, or a file hangs. The next call tries again.
         """
         self.check_mount()
         state = self._state
-        if state and all(files.fingerprint(path) == expected for path, expected in state[1].items()):
+        if state and self._prints(state[1]) == state[1]:
             return state[0]
         if state:
             log.warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
@@ -140,28 +144,30 @@ class HostFiles:
             StorageError: As `Shipped.library`, or the host's directory can't be written. No container may start then, since it
                 would run without limits.
         """
-        with self._lock:
-            self._state = None
-            library = self._shipped.library()
-            hook = self._hook(library)
-            try:
-                installed = self._write(library, hook)
-                paths = (installed.library, installed.preload)
-                prints = {
-                    path: files.fingerprint(path)
-                    for path in (*paths, *([installed.renewal.hook] if installed.renewal else []))
-                }
-            except OSError as error:
-                raise StorageError(
-                    f"HAMi-core can't be installed below {self._hami_dir}: {error}. "
-                    "Make that directory writable for the daemon and free space on it"
-                ) from error
-            if None in prints.values():
-                raise StorageError(
-                    f"HAMi-core's files below {self._hami_dir} vanish at once; find out who removes them"
-                )
-            self._state = installed, {path: found for path, found in prints.items() if found}
-            return installed
+        (installed,) = self._files.each(lambda _: self._install(), [str(self._hami_dir)]).values()
+        return installed
+
+    def _install(self) -> Installed:
+        """One at a time: calls at the same time wait for each other by the directory's name."""
+        self._state = None
+        library = self._shipped.library()
+        hook = self._hook(library)
+        try:
+            installed = self._write(library, hook)
+        except OSError as error:
+            raise StorageError(
+                f"HAMi-core can't be installed below {self._hami_dir}: {error}. "
+                "Make that directory writable for the daemon and free space on it"
+            ) from error
+        paths = (installed.library, installed.preload, *([installed.renewal.hook] if installed.renewal else []))
+        prints = {str(path): files.fingerprint(path) for path in paths}
+        if None in prints.values():
+            raise StorageError(f"HAMi-core's files below {self._hami_dir} vanish at once; find out who removes them")
+        self._state = installed, prints
+        return installed
+
+    def _prints(self, paths: Iterable[str]) -> dict[str, files.Fingerprint | None]:
+        return self._files.each(lambda path: files.fingerprint(Path(path)), paths)
 
     def _write(self, library: Library, hook: bytes | None) -> Installed:
         """Have all files there, the library's directory first."""

@@ -129,7 +129,7 @@ def _answer(nvml: Nvml, handle: Any, uuid: str, load: int | None, monitored: boo
         "nvmlDeviceGetMemoryInfo", handle, where=uuid
     )  # what a GPU that is lost, or has to be reset, can't tell
     fields = _fields(nvml, handle, uuid)
-    energy = nvml.query("nvmlDeviceGetTotalEnergyConsumption", handle, where=uuid)
+    energy = _told(nvml, "nvmlDeviceGetTotalEnergyConsumption", handle, where=uuid)
     pending, failure = fields.get(_REMAP_PENDING), fields.get(_REMAP_FAILURE)
     return Answer(
         action=fields.get(_RECOVERY_ACTION),
@@ -143,8 +143,18 @@ def _answer(nvml: Nvml, handle: Any, uuid: str, load: int | None, monitored: boo
 def _fields(nvml: Nvml, handle: Any, uuid: str) -> dict[int, int]:
     """The fields that the GPU tells."""
     wanted = [_RECOVERY_ACTION, _REMAP_PENDING, _REMAP_FAILURE]
-    values = nvml.query("nvmlDeviceGetFieldValues", handle, wanted, where=uuid) or ()
+    values = _told(nvml, "nvmlDeviceGetFieldValues", handle, wanted, where=uuid) or ()
     return {int(value.fieldId): int(value.value.uiVal) for value in values if value.nvmlReturn == 0}
+
+
+def _told(nvml: Nvml, call: str, *arguments: Any, where: str) -> Any | None:
+    """The result of a call; None if it fails with anything but what means the GPU: older drivers know less."""
+    try:
+        return nvml.query(call, *arguments, where=where)
+    except NvmlCallFailed as error:
+        if error.code in {codes.ERROR_GPU_IS_LOST, codes.ERROR_RESET_REQUIRED}:
+            raise
+        return None
 
 
 def _registered(nvml: Nvml, handle: Any, uuid: str) -> bool:

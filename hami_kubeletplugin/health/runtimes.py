@@ -63,7 +63,7 @@ def _runtimes(proc: Path, parent: int) -> Iterator[tuple[str, int, list[Mapping[
         address = _option(words, "-address", "--address")
         for pid in _named(proc, "containerd"):
             options = _process(proc, pid)[1]
-            config = _option(options, "-c", "--config") or "/etc/containerd/config.toml"
+            config = _absolute(proc, pid, _option(options, "-c", "--config") or "/etc/containerd/config.toml")
             files = list(_containerd(proc / str(pid) / "root", config))
             told = (_table(file, "grpc").get("address") for file in files)
             if address == (_option(options, "-a", "--address") or next(filter(None, told), _ADDRESS)):
@@ -172,6 +172,13 @@ def _named(proc: Path, name: str) -> Iterator[int]:
             with suppress(OSError):
                 if entry.isdigit() and (proc / entry / "comm").read_text(errors="replace").strip() == name:
                     yield int(entry)
+
+
+def _absolute(proc: Path, pid: int, path: str) -> str:
+    """A path as a process means it; one that starts at its working directory is as it is if that can't be seen."""
+    with suppress(OSError):
+        return os.path.join(os.readlink(proc / str(pid) / "cwd"), path)
+    return path
 
 
 def _option(words: Sequence[str], *names: str) -> str | None:

@@ -75,6 +75,7 @@ class HealthWatch:
         self._silence: tuple[Condition, ...] = ()
         self._driver_is_missing = True
         self._failing, self._heard, self._asked = False, False, False
+        self._faulty = False
         self._changed = asyncio.Event()
 
     def known(self, inventory: Inventory | None) -> None:
@@ -101,6 +102,8 @@ class HealthWatch:
             self._in_use = await asyncio.to_thread(self._read_in_use)
         listen = self._listen and may_stay_open(self._in_use, self._states)
         self._sessions.keep_open = listen
+        if self._faulty:
+            self._sessions.renew()  # how a GPU is that comes back, an open session need not know
         try:
             found = await self._sessions.use(partial(poll, known=tuple(self._gpus), sysfs=self._sysfs, listen=listen))
         except HardwareError as error:
@@ -123,6 +126,7 @@ class HealthWatch:
         self._asked = True
         self._silence = ()
         self._heard = found.listening
+        self._faulty = any(answer.error is not None for answer in found.answers.values())
         for uuid, state in self._states.items():
             answer = found.answers.get(uuid)
             if answer is not None:

@@ -102,6 +102,35 @@ def object_of(call: Call, text: bytes, mark: str | None = None) -> Object:
     return decoded
 
 
+def whole(call: Call, found: Any, *fields: str) -> Object:
+    """An object as only the API server sends it: with these texts in its metadata, and no form that we would stumble over.
+
+    Raises:
+        ApiUnavailable: It is none.
+    """
+    metadata = found.get("metadata") if isinstance(found, dict) else None
+    texts = metadata if isinstance(metadata, dict) else {}
+    lacking = [field for field in fields if not isinstance(texts.get(field), str) or not texts[field]]
+    spec = found.get("spec", {}) if isinstance(found, dict) else None
+    if lacking or not isinstance(spec, dict):
+        what = f"an object without metadata.{lacking[0]}" if lacking else "an object with a spec that is none"
+        raise ApiUnavailable(f"{call} failed: the answer has {what}, so something else than the API server sent it")
+    return dict(found)
+
+
+def items_of(call: Call, answer: Object, *fields: str) -> list[Object]:
+    """The objects in a list, each with these texts in its metadata.
+
+    Raises:
+        ApiUnavailable: It is no list of such objects.
+    """
+    whole(call, answer, "resourceVersion")
+    items = answer.get("items") or []
+    if not isinstance(items, list):
+        raise ApiUnavailable(f"{call} failed: the answer is no list, so something else than the API server sent it")
+    return [whole(call, item, *fields) for item in items]
+
+
 def _decoded(text: bytes) -> Any:
     try:
         return json.loads(text)

@@ -23,6 +23,7 @@ from hami_kubeletplugin.kube.call import (
     Object,
     error_of,
     object_of,
+    whole,
 )
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.lean_aiohttp import aiohttp
@@ -163,5 +164,7 @@ def _event(call: Call, line: bytes) -> Event:
     event = object_of(call, line, mark="object")
     kind, obj = event.get("type", ""), event["object"]
     if kind == "ERROR":
-        raise error_of(call, obj.get("code", HTTPStatus.INTERNAL_SERVER_ERROR), {}, json.dumps(obj).encode())
-    return Event(kind, obj)
+        code = whole(call, obj).get("code")
+        status = code if isinstance(code, int) else HTTPStatus.INTERNAL_SERVER_ERROR
+        raise error_of(call, status, {}, json.dumps(obj).encode())
+    return Event(kind, whole(call, obj, "resourceVersion"))

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from hami_kubeletplugin.api.errors import ApiNotServed, ApiUnavailable
-from hami_kubeletplugin.kube.call import Call, Object
+from hami_kubeletplugin.kube.call import Call, Object, items_of, whole
 from hami_kubeletplugin.kube.client import Client, Event
 
 GROUP: Final = "resource.k8s.io"
@@ -26,6 +26,9 @@ SLICES_PAGE: Final = 50
 _SLICES: Final = f"resourceslices.{GROUP}"
 _CLAIMS: Final = f"resourceclaims.{GROUP}"
 
+
+_WRITTEN: Final = ("name", "uid", "resourceVersion")
+"""What each object has that was written into etcd."""
 
 T = TypeVar("T")
 
@@ -87,7 +90,8 @@ class KubeClient(Client):
             ApiNotFound: No such node.
         """
         query = {"resourceVersion": "0"} if cached else None
-        return await self.ask(Call("get", "nodes", f"/api/v1/nodes/{segment(name)}", name, query))
+        call = Call("get", "nodes", f"/api/v1/nodes/{segment(name)}", name, query)
+        return whole(call, await self.ask(call), "uid")
 
     async def server_version(self) -> tuple[int, int]:
         """The server's (major, minor). A change makes us look for the newest API version again."""
@@ -103,8 +107,9 @@ class KubeClient(Client):
 
     async def list_slices(self, driver: str, node: str | None = None) -> Listed[Object]:
         """The ResourceSlices of a driver, on one node or on all."""
-        answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=_of(driver, node)))
-        items = [_read(item) for item in answer.get("items") or ()]
+        call = Call("list", _SLICES, "/resourceslices", query=_of(driver, node))
+        answer = await self._ask_resource_api(call)
+        items = [_read(item) for item in items_of(call, answer, *_WRITTEN)]
         return Listed(items, answer["metadata"]["resourceVersion"])
 
     def slice_pages(self, driver: str) -> AsyncGenerator[Listed[Object]]:
@@ -124,8 +129,9 @@ class KubeClient(Client):
 
         async def ask(page: Mapping[str, str]) -> Object:
             query = {**selector, **page}
-            answer = await self._ask_resource_api(Call("list", _SLICES, "/resourceslices", query=query))
-            return answer | {"items": [_read(item) for item in answer.get("items") or ()]}
+            call = Call("list", _SLICES, "/resourceslices", query=query)
+            answer = await self._ask_resource_api(call)
+            return answer | {"items": [_read(item) for item in items_of(call, answer)]}
 
         return pages(ask, SLICES_PAGE)
 
@@ -144,7 +150,8 @@ class KubeClient(Client):
         call = Call("watch", _SLICES, f"/apis/{GROUP}/{self._version}/resourceslices", query=query)
         async with aclosing(self.watch(call, seconds)) as events:
             async for event in events:
-                yield Event(event.type, _read(event.object))
+                fields = () if event.type == "BOOKMARK" else _WRITTEN
+                yield Event(event.type, _read(whole(call, event.object, *fields)))
 
     async def create_slice(self, obj: Mapping[str, Any]) -> Object:
         """Create a ResourceSlice; returns what the server made of it.
@@ -153,7 +160,8 @@ class KubeClient(Client):
             ApiInvalid: The server refuses it.
         """
         name = obj["metadata"].get("name") or obj["metadata"]["generateName"]
-        return await self._ask_resource_api(Call("create", _SLICES, "/resourceslices", name), obj)
+        call = Call("create", _SLICES, "/resourceslices", name)
+        return whole(call, await self._ask_resource_api(call, obj), *_WRITTEN)
 
     async def update_slice(self, obj: Mapping[str, Any]) -> Object:
         """Replace a ResourceSlice, if it still has the resource version of `obj`.
@@ -163,7 +171,8 @@ class KubeClient(Client):
             ApiNotFound: It is gone.
         """
         name = obj["metadata"]["name"]
-        return await self._ask_resource_api(Call("update", _SLICES, f"/resourceslices/{segment(name)}", name), obj)
+        call = Call("update", _SLICES, f"/resourceslices/{segment(name)}", name)
+        return whole(call, await self._ask_resource_api(call, obj), *_WRITTEN)
 
     async def delete_slice(self, obj: Mapping[str, Any]) -> None:
         """Delete a ResourceSlice, if it is still the one that we saw.
@@ -289,7 +298,8 @@ def _write(obj: Mapping[str, Any], version: str) -> Object:
 
 def _read(obj: Object) -> Object:
     """The opposite of `_write`, for objects that have devices in them."""
-    devices = obj.get("spec", {}).get("devices")
-    if isinstance(devices, list) and any("basic" in device for device in devices):
+    spec = obj.get("spec")
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    if isinstance(devices, list) and any(isinstance(device, dict) and "basic" in device for device in devices):
         obj["spec"]["devices"] = [{"name": d["name"], **d.get("basic", {})} for d in devices]
     return obj

@@ -14,7 +14,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def dead_mount(folder: Path) -> Iterator[None]:
-    """Whoever looks into this directory, which is made, hangs until the block ends; it is gone then."""
+    """Whoever looks into this directory hangs until the block ends. If it was made for that it is gone then."""
     folder.mkdir(parents=True, exist_ok=True)
     server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -27,7 +27,8 @@ def dead_mount(folder: Path) -> Iterator[None]:
             os.close(server)  # all who hang get an error
             server = -1
             _LIBC.umount2(os.fsencode(folder), _DETACH)
-            folder.rmdir()
+            with contextlib.suppress(OSError):
+                folder.rmdir()
     finally:
         if server >= 0:
             os.close(server)

@@ -108,7 +108,9 @@ async def test_options_that_shrink_end_nothing(node: Node) -> None:
     assert [devices(answer) for answer in await node.prepare(first, second)] == before
     assert "hold" in refusal((await node.prepare(one(node, "third", memory="1Mi")))[0])
     alone = refusal((await node.prepare(one(node, "alone", 1, memory="100Gi")))[0])
-    assert "102400 MiB of memory, of which 81920 are free; the driver's options have changed" in alone
+    assert (
+        "102400 MiB of memory, of which 81920 are free; the node's GPUs or the driver's options are others now" in alone
+    )
 
 
 async def test_admin_access_holds_nothing(node: Node) -> None:
@@ -217,6 +219,20 @@ async def test_a_claim_that_nobody_knows_keeps_new_ones_out(node: Node, harm: Ca
     devices((await node.prepare(running))[0])
     await node.recovery().look_at(node.waited_for)
     devices((await node.prepare(other))[0])
+    assert "default/first holds the rest" in refusal((await node.prepare(one(node, "second")))[0])
+
+
+async def test_a_record_that_could_not_be_read_for_a_moment(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps new ones out until somebody waits for it, and then counts."""
+    first = whole(node, "first")
+    devices((await node.prepare(first))[0])
+    node.start()
+    load = node.records.load
+    with monkeypatch.context() as patch:
+        patch.setattr(node.records, "load", lambda uid: load(uid) if [uid] != uids(first) else _full())
+        assert "nobody knows" in refusal((await node.prepare(one(node, "other", 1)))[0])
+    await node.recovery().look_at(node.waited_for)
+    devices((await node.prepare(one(node, "other", 1)))[0])
     assert "default/first holds the rest" in refusal((await node.prepare(one(node, "second")))[0])
 
 

@@ -107,6 +107,26 @@ async def test_a_gpu_that_answers_garbage_is_left_out(node: Any, gpu_lines: Any,
     assert sum("can't be read" in log["event"] for log in logs) == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("nvmlDeviceGetPciInfo_v3", "it has no PCI bus id, as those that are part of a processor"),
+        ("nvmlDeviceGetMinorNumber", "it has no device node /dev/nvidia<minor>, as in WSL2"),
+        ("nvmlDeviceGetMemoryInfo", "it has no memory of its own"),
+    ],
+)
+async def test_kinds_of_gpus_that_are_not_served_are_named(node: Any, gpu_lines: Any, call: str, words: str) -> None:
+    """Jetson, WSL2 and the like: the log says what it is about this GPU, beside NVML's own words; others are served."""
+    node.write(gpu_lines(0, f"fail {call} 3"), gpu_lines(1))
+    with capture_logs() as logs:
+        found = await node.source().discover()
+    assert [gpu.minor for gpu in found.gpus] == [1]
+    (warning,) = [log for log in logs if "left out" in log["event"]]
+    assert words in warning["event"]
+    assert warning["event"].endswith("such GPUs are not served")
+    assert (warning["index"], call.partition("_")[0] in warning["error"]) == (0, True)
+
+
 async def test_gpus_in_mig_mode_are_left_out_with_one_line(node: Any, gpu_lines: Any) -> None:
     """All of them are named in one line; a GPU that could do MIG and has it off stays."""
     node.write(gpu_lines(0, "mig 1"), gpu_lines(1, "mig 0"), gpu_lines(2, "mig 1"))

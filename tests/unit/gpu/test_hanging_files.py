@@ -30,9 +30,14 @@ async def refused(source: ToolkitDriverEdits, *uuids: str) -> str:
     return str(caught.value)
 
 
-def threads() -> int:
-    """Those at a file of the driver."""
-    return sum(thread.name == "the driver's file" for thread in threading.enumerate())
+def threads() -> set[threading.Thread]:
+    """Those for the driver's files."""
+    return {thread for thread in threading.enumerate() if thread.name == "the driver's file"}
+
+
+def at_work(source: ToolkitDriverEdits) -> list[str]:
+    """The files that threads are at."""
+    return [job.at for job in source._files._jobs]
 
 
 @can_mount_dead
@@ -42,14 +47,15 @@ async def test_a_hanging_file_of_one_gpu_leaves_the_others_alone(node: Node) -> 
     spec = node.spec(A, B)
     spec["devices"][1]["containerEdits"]["mounts"] = [{"hostPath": str(dead / "fw"), "containerPath": "/fw"}]
     node.prints(spec)
-    source = node.source(patience=PATIENCE)
+    source, before = node.source(patience=PATIENCE), threads()
     with dead_mount(dead):
         for _ in range(10):
             assert f"the driver's file {dead / 'fw'} has not answered for" in await refused(source, B)
         assert A in (await edits_of(source, [A])).per_gpu
         assert f"{dead / 'fw'}" in await refused(source, A, B)
-        assert threads() == 1
-    await until(lambda: threads() == 0)
+        assert at_work(source) == [str(dead / "fw")]
+        assert len(threads() - before) <= 2, "one that hangs, and one that goes on"
+    await until(lambda: not at_work(source))
     dead.mkdir()
     (dead / "fw").touch()
     assert set((await edits_of(source, [A, B])).per_gpu) == {A, B}
@@ -63,22 +69,22 @@ async def test_a_toolkit_that_hangs_in_the_file_system_is_named(node: Node) -> N
     with dead_mount(dead):
         answers = [await refused(source, A) for _ in range(10)]
         assert all(f"the driver's file {dead}/nvidia-ctk has not answered" in answer for answer in answers)
-        assert threads() == 1
-    await until(lambda: threads() == 0)
+        assert at_work(source) == [f"{dead}/nvidia-ctk"]
+    await until(lambda: not at_work(source))
 
 
 async def test_a_driver_that_does_not_say_its_version_is_named(node: Node) -> None:
     """/proc/driver/nvidia/version is answered by the driver, which may be stuck. Here by a FIFO that nobody writes into."""
     node.version.unlink()
     os.mkfifo(node.version)
-    source = node.source(patience=PATIENCE)
+    source, before = node.source(patience=PATIENCE), threads()
     try:
         many = await asyncio.gather(*(refused(source, A) for _ in range(30)))
         assert all(f"the driver's file {node.version} has not answered" in answer for answer in many)
-        assert threads() <= 8
+        assert len(threads() - before) <= 2
         assert "has not answered" in await refused(source, A)
     finally:
-        while threads():
+        while at_work(source):
             descriptor = os.open(node.version, os.O_RDWR)
             await asyncio.sleep(0.01)
             os.close(descriptor)

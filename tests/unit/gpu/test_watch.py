@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, NvmlCallFailed, StorageError
+from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory, Unread
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
 from hami_kubeletplugin.gpu.watch import FIRST_DELAY, LONGEST_DELAY, HardwareWatch, lost_conditions, with_lost
@@ -151,6 +153,7 @@ async def test_which_gpus_stay_as_lost(gpus: Callable[[str], Inventory]) -> None
         kept = with_lost(found, two, in_use)
         assert kept.gpus == two.gpus
         assert [uuid for uuid, _ in kept.lost] == [second.uuid]
+        assert kept.by_device_name() == {first.device_name: first}  # what claims can be prepared on
         assert with_lost(found, kept, in_use) == kept
         assert with_lost(two, kept, in_use) == two
         assert with_lost(one, kept, ()) == one
@@ -173,6 +176,33 @@ async def test_a_lost_gpu_stays_while_records_can_not_be_read(gpus: Callable[[st
     await until(looks.over.is_set)
     running.cancel()
     assert [gpu.device_name for gpu in (looks.offered[-1] or Inventory()).gpus] == ["hami-gpu-0", "hami-gpu-1"]
+
+
+async def test_a_gpu_that_is_lost_while_no_daemon_runs(gpus: Callable[[str], Inventory], tmp_path: Path) -> None:
+    """It is known from before, and so lost, not forgotten; after a reboot, or with a file that can't be used, it is gone."""
+    path = tmp_path / "gpus.json"
+    first, second = gpus("a100x2").gpus
+
+    async def seen_by(boot_id: str, found: Inventory) -> Inventory:
+        looks = Looks(found)
+        known = KnownGpus(path, boot_id)
+        watch = HardwareWatch(looks, interval=1, on_change=looks.offered.append, known=known, sleep=looks.sleep)
+        running = asyncio.create_task(watch.run())
+        await until(looks.over.is_set)
+        running.cancel()
+        return looks.offered[-1] or Inventory()
+
+    fails = Inventory((first,), unread(None))
+    assert (await seen_by("boot-1", gpus("a100x2"))).gpus == (first, second)
+    lost = await seen_by("boot-1", fails)
+    assert (lost.gpus, dict(lost.lost)) == ((first, second), {second.uuid: "GPU is lost"})
+    assert (await seen_by("boot-1", fails)).gpus == (first, second)
+    assert (await seen_by("boot-2", fails)).gpus == (first,)
+    path.write_text("{")
+    assert (await seen_by("boot-2", fails)).gpus == (first,)
+    path.unlink()
+    path.mkdir()
+    assert (await seen_by("boot-2", fails)).gpus == (first,)
 
 
 async def test_what_is_known_without_waiting(gpus: Callable[[str], Inventory]) -> None:

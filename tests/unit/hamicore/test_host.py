@@ -133,7 +133,7 @@ def test_a_check_of_untouched_files_is_cheap(library: Path, hami_dir: Path) -> N
     library.unlink()  # reading it would fail
     rounds = 300
     best = min(_timed(files, rounds) for _ in range(5))
-    assert best / rounds < 100e-6  # 10 here; room for slow machines
+    assert best / rounds < 400e-6  # 60 here; room for slow machines
 
 
 def _timed(files: HostFiles, rounds: int) -> float:

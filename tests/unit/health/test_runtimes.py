@@ -103,6 +103,16 @@ def test_the_runtime_that_runs_us_counts(tmp_path: Path) -> None:
     assert node.check(node.root / "opt/cdi") is None
 
 
+def test_a_configuration_beside_the_runtime(tmp_path: Path) -> None:
+    """A path in the command line may start at the working directory of the runtime."""
+    node = Node(tmp_path)
+    node.process(SHIM, "containerd-shim", "-address", ADDRESS)
+    node.process(RUNTIME, "containerd", "--config", "containerd.toml")
+    (node.proc / str(RUNTIME) / "cwd").symlink_to("/opt/node")
+    node.write("opt/node/containerd.toml", section("'/opt/cdi'"))
+    assert "/opt/cdi only" in str(node.check())
+
+
 def test_cri_o(tmp_path: Path) -> None:
     """CRI-O's configuration and what is dropped in beside it."""
     node = Node(tmp_path)

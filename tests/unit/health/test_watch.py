@@ -150,14 +150,14 @@ async def test_a_driver_that_hangs_is_found_and_costs_one_thread(watched: Watche
     """Nothing is called healthy meanwhile, a worse state stays; however long it lasts, one thread waits; it ends by itself."""
     watched.node.write(healthy(0, action=1), healthy(1))
     watched.in_use = {UUIDS[0]}
-    watched.start(time_limit=0.3)
+    watched.start(time_limit=1.5)
     await until(lambda: watched.said(0) == WAITS)
     hang = tmp_path / "hang"
     hang.touch()
     watched.node.write(f"hang * {hang}", healthy(0, action=1), healthy(1))
     await until(lambda: set(watched.said(1)) == {What.NOT_ANSWERING})
     assert set(watched.said(0)) == {What.NOT_ANSWERING, What.ACTION}
-    assert "no answer within 0.3 s" in watched.message(1, What.NOT_ANSWERING)
+    assert "no answer within 1.5 s" in watched.message(1, What.NOT_ANSWERING)
     for _ in range(3):
         watched.hardware.wake()
         with pytest.raises(Exception, match="no answer"):
@@ -226,6 +226,18 @@ async def test_a_gpu_that_is_gone_stays_as_lost_while_a_claim_has_it(watched: Wa
     watched.hardware.wake()
     await until(lambda: watched.minors() == [1])
     assert watched.said(0) == {}
+
+
+async def test_a_gpu_that_was_gone_comes_back(watched: Watched) -> None:
+    """Though NVML is held open for its fellow, and what is open doesn't learn of GPUs that come."""
+    await watched.listening(2)
+    watched.node.write(healthy(1))
+    await until(lambda: watched.said(0) == {What.LOST: ""})
+    await until(lambda: dict(watched.offered[-1].lost) if watched.offered[-1] else None)
+    assert not watched.node.can_be_unloaded()
+    watched.node.write(healthy(0), healthy(1))
+    await until(lambda: watched.said(0) == {})
+    assert watched.minors() == [0, 1]
 
 
 async def test_a_driver_that_goes_and_comes_back(watched: Watched) -> None:

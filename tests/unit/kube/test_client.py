@@ -250,7 +250,8 @@ async def test_what_is_nested_without_end_hides_nothing_else() -> None:
     """The API server takes thousands of levels in anybody's opaque config: the other objects of a list are still there."""
     deep = "[" * 4500 + "]" * 4500
     items = [
-        f'{{"metadata": {{"name": "{name}"}}, "spec": {{"a": {spec}}}}}' for name, spec in (("a", deep), ("b", "1"))
+        f'{{"metadata": {{"name": "{name}", "uid": "u", "resourceVersion": "1"}}, "spec": {{"a": {spec}}}}}'
+        for name, spec in (("a", deep), ("b", "1"))
     ]
 
     async with client_of(

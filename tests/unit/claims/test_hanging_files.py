@@ -1,0 +1,60 @@
+"""File systems of the node that hang: what needs them is refused and says what hangs, all else goes on."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hami_kubeletplugin.hamicore import host
+from tests.unit.claims.node import Node, devices, prepared, refusal
+from tests.unit.claims.objects import Json, claim, container, pod, result
+from tests.unit.dead_mount import can_mount_dead, dead_mount
+
+pytestmark = can_mount_dead
+
+
+@pytest.fixture
+def node(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """With little patience."""
+    monkeypatch.setattr(host, "_PATIENCE", 0.2)
+    node.timeout = 1.0
+    node.start()
+    yield node
+    node.claims.close()
+
+
+def asked(node: Node, *names: str, slots: str = "1", memory: str = "1000Mi") -> list[Json]:
+    """Claims of one pod each on the second GPU."""
+    claims = [claim(name, [result(1, memory, "0", slots=slots)], pods=[f"pod-{name}"]) for name in names]
+    node.api.put(*claims, *(pod(f"pod-{name}", container("x", name)) for name in names))
+    return claims
+
+
+async def test_hami_core_that_hangs_costs_what_needs_it(node: Node) -> None:
+    """200 prepares with limits are refused and leave no threads; whole GPUs are prepared, and all are unprepared."""
+    before = await prepared(node, "a", "b")
+    library = node.host.check().library
+    limited = asked(node, *(f"limited-{number}" for number in range(20)))
+    (whole,) = asked(node, "whole", slots="10k", memory="80Gi")
+    with dead_mount(node.hami / "lib"):
+        for _ in range(10):
+            threads = threading.active_count()
+            for words in map(refusal, await node.prepare(*limited)):
+                assert f"HAMi-core's file {library} has not answered for" in words
+        assert threading.active_count() <= threads
+        devices((await node.prepare(whole))[0])
+        assert await node.unprepare(whole, *before) == [None] * 3
+    for answer in await node.prepare(*limited):
+        devices(answer)
+
+
+async def test_what_a_claim_hangs_at_is_said(node: Node) -> None:
+    """To who waits for it, and to who comes after that."""
+    (one,) = asked(node, "one")
+    record = node.records.path(one["metadata"]["uid"])
+    with dead_mount(record.parent):
+        first, second = [refusal((await node.prepare(one))[0]) for _ in range(2)]
+        assert "did not end within 1 s" in first
+        assert f"is in files.read ({record})" in first
+        assert f"is in files.read ({record})" in second
+    devices((await node.prepare(one))[0])
