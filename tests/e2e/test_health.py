@@ -13,7 +13,7 @@ from tests.e2e.cluster import NODE, Cluster
 from tests.e2e.conftest import clean
 from tests.e2e.daemon import DRIVER, Daemon
 from tests.e2e.manifests import Json, claim, container, pod, request
-from tests.e2e.test_publish import published
+from tests.e2e.test_publish import published, slices
 from tests.unit.gpu.fake_node import RECOVERY_ACTION, XID, FakeNode, lines_of_gpu
 from tests.waiting import wait_for
 
@@ -198,6 +198,7 @@ def test_pods_are_evicted_where_that_is_wanted(gpus: Gpus, session_daemon: Daemo
     gpus.reset_needed()
     wait_for("the taint", lambda: tainted(cluster, recovery_action="NoExecute"))
     wait_for("the pod to be evicted", lambda: cluster.get("pod", "ends") is None)
+    assert cluster.events("ends", "DeviceTaintManagerEviction")
     cluster.running("stays", "other")
 
 
@@ -241,21 +242,24 @@ def test_a_driver_that_hangs(gpus: Gpus, tmp_path: Path, cluster: Cluster) -> No
     wait_for("the pod's status", lambda: says(cluster, "old", "Healthy"))
 
 
-def test_a_driver_that_is_loaded_anew_while_a_pod_starts(gpus: Gpus, cluster: Cluster) -> None:
+def test_a_driver_that_is_loaded_anew_while_a_pod_starts(gpus: Gpus, session_daemon: Daemon, cluster: Cluster) -> None:
     """The prepare waits for the driver, and the pod starts on the GPU that it was given."""
     cluster.control("stop", "kubelet")
     try:
         cluster.apply(*uses("starts"))
         wait_for("the claim to be allocated", lambda: gpu_of(cluster, "starts") == FIRST)
         gpus.first(everywhere=("fail nvmlInitWithFlags 9",))
+        wait_for("the pool to go", lambda: not slices(cluster))
+        before = heard_of_us(session_daemon)
     finally:
         cluster.control("start", "kubelet")
-    wait_for("the pool to go", lambda: not published_or_none(cluster))
+    wait_for("the kubelet to know the driver again", lambda: heard_of_us(session_daemon) > before)
     gpus.first(everywhere=("load 2",))
     cluster.running("starts")
     wait_for("two healthy GPUs", lambda: tainted(cluster))
+    assert cluster.events("starts", "FailedPrepareDynamicResources") == []
 
 
-def published_or_none(cluster: Cluster) -> list[Json]:
-    """Slices of ours."""
-    return [item for item in cluster.all("resourceslices") if item["spec"]["driver"] == DRIVER]
+def heard_of_us(daemon: Daemon) -> int:
+    """How often the kubelet has registered the driver."""
+    return len([entry for entry in daemon.log() if entry["event"] == "registered with the kubelet"])

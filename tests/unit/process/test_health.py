@@ -1,11 +1,14 @@
 """The whole daemon on a node whose GPUs fail and come back."""
 
+import json
+import subprocess
 from typing import Any
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from tests.unit.gpu.fake_node import XID, FakeNode, lines_of_gpu
 from tests.unit.process.daemon import Process, allocated, asked_again
+from tests.unit.process.test_cli import call
 from tests.waiting import until
 
 
@@ -60,3 +63,21 @@ def conditions(process: Process, count: int) -> list[dict[str, Any]]:
     """The lines on conditions that began, once there are so many."""
     lines = [line for line in process.events() if line["event"] == "GPU condition"]
     return lines if len(lines) >= count else []
+
+
+async def test_devices_shows_what_a_running_daemon_knows(process: Process, node: FakeNode) -> None:
+    """Conditions in the table and taints in JSON; what a daemon that is gone has left behind is not shown as the truth."""
+    node.write(lines_of_gpu(0, "field 230 1"), lines_of_gpu(1))
+    await process.start("--health-poll", "0.2", on=node)
+    given = ("devices", *node.options, "--plugin-dir", process.plugin_dir)
+
+    def shown(*more: str) -> subprocess.CompletedProcess[str]:
+        return call(*given, *more, **node.environment)
+
+    await until(lambda: "recovery-action=gpu-reset" in shown().stdout)
+    devices = json.loads(shown("-o", "json", "--taints", "recovery-action=NoExecute").stdout)
+    assert devices[0]["taints"] == [{"key": "gpu.hami.io/recovery-action", "value": "gpu-reset", "effect": "NoExecute"}]
+    await process.kill()
+    after = shown()
+    assert [line.split()[-1] for line in after.stdout.splitlines()[1:]] == ["?", "?"]
+    assert "no daemon runs on this node" in after.stderr
