@@ -149,7 +149,9 @@ def test_hostile_roots(node: Node) -> None:
     assert node.check() is None
 
 
-@pytest.mark.parametrize(("ours", "name", "words"), [("containerd-shim", "containerd", ["-a", ADDRESS]), ("conmon", "crio", [])])
+@pytest.mark.parametrize(
+    ("ours", "name", "words"), [("containerd-shim", "containerd", ["-a", ADDRESS]), ("conmon", "crio", [])]
+)
 def test_a_container_that_plays_the_runtime(tmp_path: Path, ours: str, name: str, words: list[str]) -> None:
     """Any process can give itself the runtime's name and options: what its container has for a configuration is not believed."""
     node = Node(tmp_path)
