@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from pathlib import Path
@@ -28,15 +28,16 @@ PATIENCE: Final = 5.0
 
 
 class _Job(Generic[T]):
-    """What a thread is at.
+    """What a thread is at, or is to be.
 
     Args:
         work: What to make of each name.
         names: All of them.
 
     Attributes:
-        at: The name that it works on.
-        since: When it began with that, by the monotonic clock.
+        begun: When its turn came, by the monotonic clock; None: it waits for that.
+        at: The name that is worked on.
+        since: When that began.
         late: Whether nobody waits for it any more.
         found: By name, as far as it has come.
         failure: What ended it.
@@ -45,6 +46,7 @@ class _Job(Generic[T]):
 
     def __init__(self, work: Callable[[str], T], names: dict[str, None]) -> None:
         self._work, self.names = work, names
+        self.begun: float | None = None
         self.at, self.since, self.late = next(iter(names), ""), time.monotonic(), False
         self.found: dict[str, T] = {}
         self.failure: BaseException | None = None
@@ -71,6 +73,9 @@ class MayHang:
     What hangs costs those alone who need it, and one thread however often it is asked for: who asks for the same waits for the
     one that is at it, and is refused at once when that is known to hang. It works again as soon as the kernel lets go.
 
+    First come, first served, and nobody is woken before it is his turn: many who ask for the same at once, as prepares do, cost
+    each no more than one alone.
+
     Args:
         what: The kind of the names, as the beginning of a sentence: "the driver's file".
         error: Made of the words.
@@ -82,7 +87,8 @@ class MayHang:
         self, what: str, error: Callable[[str], HamiError], *, most: int = 8, patience: float = PATIENCE
     ) -> None:
         self._what, self._error, self._most, self._patience = what, error, most, patience
-        self._changed = threading.Condition(threading.Lock())
+        self._guard = threading.Lock()
+        self._waiting: list[_Job[Any]] = []
         self._jobs: list[_Job[Any]] = []
         self._idle: list[_Thread] = []
 
@@ -94,20 +100,53 @@ class MayHang:
             Exception: As `work`.
         """
         job = _Job(work, dict.fromkeys(names))
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._is_free(job.names), self._patience):
-                raise self._hangs((self._jobs or [job])[0])
-            thread = self._idle.pop() if self._idle else self._begun()
-            self._jobs.append(job)
-        thread.put(job)
-        if not job.end.acquire(timeout=self._patience):
-            with self._changed:
-                job.late = True
-                self._changed.notify_all()
-            raise self._hangs(job)
+        with self._guard:
+            self._waiting.append(job)
+            self._go_on()
+        until = time.monotonic() + self._patience
+        while not job.end.acquire(timeout=max(until - time.monotonic(), 0)):
+            with self._guard:
+                until = self._patience + (job.begun or 0)
+                if until <= time.monotonic():
+                    self._give_up(job)
         if job.failure is not None:
             raise job.failure
         return job.found
+
+    def _give_up(self, job: _Job[Any]) -> None:
+        """What it waited for, or it itself, has taken too long. Those who wait for the same are told."""
+        if job.begun is None:
+            self._waiting.remove(job)
+            before = (at for at in self._jobs if not at.late and at.names.keys() & job.names)
+            raise self._hangs(next(before, (self._jobs or [job])[0]))
+        job.late = True
+        self._go_on()
+        raise self._hangs(job)
+
+    def _go_on(self) -> None:
+        """Give threads to those whose turn it is, and refuse those for whom there is no use in waiting for one."""
+        late = [job for job in self._jobs if job.late]
+        taken = {name for job in self._jobs if not job.late for name in job.names}
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            hangs = next((each for each in late if each.at in job.names or len(late) >= self._most), None)
+            if hangs is not None:
+                _refuse(job, self._hangs(hangs))
+            elif len(self._jobs) < self._most and job.names.keys().isdisjoint(taken):
+                self._begin(job)
+            else:
+                self._waiting.append(job)
+            taken.update(job.names)
+
+    def _begin(self, job: _Job[Any]) -> None:
+        try:
+            thread = self._idle.pop() if self._idle else self._begun()
+        except RuntimeError as error:  # the process may have no more of them
+            _refuse(job, error)
+            return
+        job.begun = time.monotonic()
+        self._jobs.append(job)
+        thread.put(job)
 
     def _begun(self) -> _Thread:
         made = _Thread()
@@ -120,32 +159,28 @@ class MayHang:
             try:
                 job = thread.get(timeout=_REST)
             except Empty:
-                with self._changed:
+                with self._guard:
                     if thread in self._idle:
                         self._idle.remove(thread)
                         return
                 continue
             job.run()
-            with self._changed:
+            with self._guard:
                 self._jobs.remove(job)
                 self._idle.append(thread)
-                self._changed.notify_all()
+                self._go_on()
             job.end.release()
-
-    def _is_free(self, names: Container[str]) -> bool:
-        """Whether a thread may be taken for these names. Raises if there is no use in waiting for one."""
-        late = [job for job in self._jobs if job.late]
-        for job in late:
-            if job.at in names or len(late) >= self._most:
-                raise self._hangs(job)
-        shared = any(name in names for job in self._jobs if not job.late for name in job.names)
-        return not shared and len(self._jobs) < self._most
 
     def _hangs(self, job: _Job[Any]) -> HamiError:
         return self._error(
             f"{self._what} {job.at} has not answered for {time.monotonic() - job.since:.0f} s: its file system or the driver "
             "hangs. Look at the kernel's log (dmesg) and at what is mounted there; it is tried again"
         )
+
+
+def _refuse(job: _Job[Any], why: Exception) -> None:
+    job.begun, job.failure = time.monotonic(), why
+    job.end.release()
 
 
 class OwnThreads(ThreadPoolExecutor):

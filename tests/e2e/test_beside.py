@@ -66,7 +66,7 @@ def test_a_second_driver_and_a_cordon(daemon: Daemon, cluster: Cluster, publishe
         cluster.delete("resourceslice", "theirs")
         daemon.restart()  # what has gone while it was away needs no wait
     wait_for("the GPU to be published again", lambda: devices(cluster) == published)
-    assert not said(daemon, "cordoned", second)
+    wait_for("the cordon to end", lambda: ended(daemon, "cordoned"))
 
 
 def test_a_slice_that_hides_the_node(daemon: Daemon, cluster: Cluster, published: dict[str, str]) -> None:

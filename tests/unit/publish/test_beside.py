@@ -1,7 +1,7 @@
 """publish.beside: who else gives out this node's GPUs, over HTTP, with a clock that the tests steer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.fake.api_server import ApiServer
-from hami_kubeletplugin.gpu.conditions import Conditions, What
+from hami_kubeletplugin.gpu.conditions import Condition, Conditions, Found, What
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -74,10 +74,16 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    server: ApiServer, *, withhold: bool = True, name: str = "gpu.hami.io", real: bool = False
+    server: ApiServer,
+    *,
+    withhold: bool = True,
+    name: str = "gpu.hami.io",
+    real: bool = False,
+    earlier: Mapping[str, Found] | None = None,
 ) -> AsyncIterator[Scene]:
     """One that runs, with two GPUs; what it has published is there, if it is to be real."""
     board, clock, told = Conditions(), Clock(), list[Any]()
+    board.restore(earlier or {})
 
     def publish(inventory: Inventory | None) -> None:
         told.append(inventory)
@@ -316,6 +322,19 @@ async def test_an_api_server_that_is_away(server: ApiServer) -> None:
         await until(lambda: len(it.clock.sleepers) == 3)
         assert it.published == []
         assert it.kinds(FIRST) == [What.GIVEN_OUT_TWICE]
+
+
+async def test_what_an_earlier_run_knew(server: ApiServer) -> None:
+    """A cordon holds over a restart until the Node has been read again: no pod slips in between."""
+    earlier = {"beside": {FIRST: (Condition(What.CORDONED, "cordoned"),)}}
+    await server.down()
+    async with scene(server, earlier=earlier) as it:
+        await until(lambda: len(it.clock.sleepers) == 3)
+        assert it.kinds(FIRST) == [What.CORDONED]
+        await server.up()
+        it.clock.tick(1)
+        await until(lambda: it.published == [FIRST, SECOND])
+        assert it.kinds(FIRST) == []
 
 
 async def test_a_node_that_can_not_be_read(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
