@@ -80,7 +80,7 @@ class MayHang:
         what: The kind of the names, as the beginning of a sentence: "the driver's file".
         error: Made of the words.
         most: Threads at the same time.
-        patience: Seconds for a call's turn to come, and then for its work.
+        patience: Seconds for a call's work, and as many for those that it waits for, twice, until its turn comes.
     """
 
     def __init__(
@@ -103,25 +103,32 @@ class MayHang:
         with self._guard:
             self._waiting.append(job)
             self._go_on()
-        until = time.monotonic() + self._patience
+        until = job.since + self._patience
+        last = until + self._patience  # what it waits for is known to hang by then, and others have had their turn
         while not job.end.acquire(timeout=max(until - time.monotonic(), 0)):
             with self._guard:
-                until = self._patience + (job.begun or 0)
-                if until <= time.monotonic():
-                    self._give_up(job)
+                self._see_late()
+                if job.late or (job.begun is None and until == last):
+                    raise self._given_up(job)
+                until = last if job.begun is None else job.begun + self._patience
         if job.failure is not None:
             raise job.failure
         return job.found
 
-    def _give_up(self, job: _Job[Any]) -> None:
-        """What it waited for, or it itself, has taken too long. Those who wait for the same are told."""
-        if job.begun is None:
-            self._waiting.remove(job)
-            before = (at for at in self._jobs if not at.late and at.names.keys() & job.names)
-            raise self._hangs(next(before, (self._jobs or [job])[0]))
-        job.late = True
+    def _see_late(self) -> None:
+        """Whoever sees it first: a job that has taken too long is in the way of nobody but those who need what it hangs at."""
+        now = time.monotonic()
+        for job in self._jobs:
+            job.late = job.late or (job.begun is not None and job.begun + self._patience <= now)
         self._go_on()
-        raise self._hangs(job)
+
+    def _given_up(self, job: _Job[Any]) -> HamiError:
+        """Nobody waits for it any more: it hangs, or its turn did not come."""
+        if job.late:
+            return self._hangs(job)
+        self._waiting.remove(job)
+        before = (at for at in self._jobs if not at.late and at.names.keys() & job.names)
+        return self._hangs(next(before, (self._jobs or [job])[0]))
 
     def _go_on(self) -> None:
         """Give threads to those whose turn it is, and refuse those for whom there is no use in waiting for one."""
@@ -132,7 +139,8 @@ class MayHang:
             hangs = next((each for each in late if each.at in job.names or len(late) >= self._most), None)
             if hangs is not None:
                 _refuse(job, self._hangs(hangs))
-            elif len(self._jobs) < self._most and job.names.keys().isdisjoint(taken):
+                continue
+            if len(self._jobs) < self._most and job.names.keys().isdisjoint(taken):
                 self._begin(job)
             else:
                 self._waiting.append(job)

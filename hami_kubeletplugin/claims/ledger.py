@@ -141,12 +141,15 @@ class Ledger:
     def _check(self, claim: Prepared, wanted: Held, before: Held, gpus: Mapping[str, Gpu]) -> None:
         new = [uuid for uuid, each in wanted.items() if not _fits(each, before.get(uuid, UNUSED))]
         if new and self._unknown:
+            self._unknown.intersection_update(self._specs.uids())  # people may have removed one
+        if new and self._unknown:
             self._waited_for(list(self._unknown))
+            path = self._specs.path(min(self._unknown))
             raise ClaimError(
                 f"{claim.ref}: it can't be told what is free on this node's GPUs, since nobody knows what claim UID "
                 f"{_some(sorted(self._unknown))} holds, which has a CDI spec here and no record that can be used. The record is "
                 "made anew from the API server, and then this claim is tried again; if that does not come about, the daemon's "
-                "log says why, and deleting that claim's pod ends it"
+                f"log says why. Deleting that claim's pod ends it, or removing {path} if no container here was started with it"
             )
         for uuid in new:
             there = capacity(gpus[uuid], self._sharing)

@@ -154,13 +154,15 @@ class Recovery:
         except (ApiUnavailable, StorageError) as error:
             log.warning("can't look for stale claims now", error=str(error))
             return ()
-        others = {} if only is None else {u: since for u, since in self._stale_since.items() if u not in only}
-        self._stale_since = others | {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
+        others = {} if only is None else {u: at for u, at in self._stale_since.items() if u not in only}
+        # Ours while we wait below: another look may go on meanwhile, which finds that some of them aren't stale any more.
+        since = {ref.uid: self._stale_since.get(ref.uid, now) for ref in stale}
+        self._stale_since = others | since
         if only is None:
             self._late.keep({ref.uid for ref in known}.__contains__)
         waiting = set()
         for ref in stale:
-            if now - self._stale_since[ref.uid] >= self._grace and await self._is_still_stale(ref):
+            if now - since[ref.uid] >= self._grace and await self._is_still_stale(ref):
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
                 await asyncio.to_thread(self._claims.unprepare, [ref])
             else:
@@ -287,8 +289,8 @@ class Recovery:
 
     async def _restore(self, uid: str) -> None:
         try:
-            if not await asyncio.to_thread(self._claims.restore, uid):
-                await self._make_anew(uid)
+            if not await asyncio.to_thread(self._claims.restore, uid) and not await self._make_anew(uid):
+                await asyncio.to_thread(self._specs.check_gone, uid)
         except RecordDamaged:
             if not await self._make_anew(uid):
                 raise

@@ -53,6 +53,18 @@ class SpecFiles:
         """Whether a claim has a spec."""
         return files.exists(self.path(uid))
 
+    def check_gone(self, uid: str) -> None:
+        """See that a claim of which nothing else is known has no spec.
+
+        Raises:
+            StorageError: It has one.
+        """
+        if self.exists(uid):
+            raise StorageError(
+                f"{self.path(uid)}: can't be used: it names no claim, and there is no record of one; if no container here was "
+                "started with it, remove it"
+            )
+
     def save(self, uid: str, spec: Spec) -> bool:
         """Write a claim's spec, unless the file says just that already.
 

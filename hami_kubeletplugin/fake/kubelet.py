@@ -169,18 +169,18 @@ class FakeKubelet:
         for plugin in self._plugins.values():
             await plugin.close()
 
-    async def plugin(self, driver: str, within: float = 10.0) -> Plugin:
+    async def plugin(self, driver: str, within: float = 30.0) -> Plugin:
         """The driver, once it is registered.
 
         Raises:
-            TimeoutError: It did not register within that many seconds.
+            TimeoutError: It did not register within that many seconds; a daemon takes two to start, and a busy machine long.
         """
         async with asyncio.timeout(within), self._changed:
             while (found := self._find(driver)) is None:
                 await self._changed.wait()
             return found
 
-    async def gone(self, driver: str, within: float = 10.0) -> None:
+    async def gone(self, driver: str, within: float = 30.0) -> None:
         """Return once the driver is no longer registered.
 
         Raises:

@@ -117,9 +117,10 @@ class HostFiles:
         Raises:
             StorageError: As `install`, or a file hangs. The next call tries again.
         """
-        self.check_mount()
         state = self._state
-        if state and self._prints(state[1]) == state[1]:
+        if state is None:
+            self.check_mount()
+        elif self._prints(state[1]) == state[1]:
             return state[0]
         if state:
             log.warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
@@ -129,8 +130,25 @@ class HostFiles:
         """See that what lies on the host can be run from there.
 
         Raises:
-            StorageError: It can't. Containers would not start, or without the library.
+            StorageError: It can't, and containers would not start, or without the library; or it hangs.
         """
+        self._prints(())
+
+    def _prints(self, paths: Iterable[str]) -> dict[str, files.Fingerprint | None]:
+        """The files as they are, and first that their folder is one that programs can be run from; all at one go."""
+        folder = str(self._hami_dir)
+
+        def look(path: str) -> files.Fingerprint | None:
+            if path != folder:
+                return files.fingerprint(Path(path))
+            self._refuse_noexec()
+            return None
+
+        prints = self._files.each(look, [folder, *paths])
+        del prints[folder]
+        return prints
+
+    def _refuse_noexec(self) -> None:
         if mounts.forbids_programs(self._hami_dir):
             raise StorageError(
                 f"HAMi-core can't be used from {self._hami_dir}: its file system is mounted noexec. "
@@ -165,9 +183,6 @@ class HostFiles:
             raise StorageError(f"HAMi-core's files below {self._hami_dir} vanish at once; find out who removes them")
         self._state = installed, prints
         return installed
-
-    def _prints(self, paths: Iterable[str]) -> dict[str, files.Fingerprint | None]:
-        return self._files.each(lambda path: files.fingerprint(Path(path)), paths)
 
     def _write(self, library: Library, hook: bytes | None) -> Installed:
         """Have all files there, the library's directory first."""

@@ -4,6 +4,9 @@ It is the runtime that runs the daemon's own container: the parent of a containe
 at which address its containerd listens, or CRI-O's conmon. The configuration is read where the runtime reads it, in its own root
 directory. That needs hostPID; whatever can't be seen or understood is no reason to say anything. Blocks.
 
+Any container can call a process like the runtime. So only one that sees the same mounts as our shim counts, as what started it
+does: a container has its own, and a file of a container could say anything, or hang.
+
 Contracts: containerd cmd/containerd/server/config (imports), internal/cri/config; cri-o pkg/config; containerd-shim's -address.
 """
 
@@ -61,7 +64,7 @@ def _runtimes(proc: Path, parent: int) -> Iterator[tuple[str, int, list[Mapping[
     name, words = _process(proc, parent)
     if name.startswith("containerd-shim"):
         address = _option(words, "-address", "--address")
-        for pid in _named(proc, "containerd"):
+        for pid in _beside(proc, parent, "containerd"):
             options = _process(proc, pid)[1]
             config = _absolute(proc, pid, _option(options, "-c", "--config") or "/etc/containerd/config.toml")
             files = list(_containerd(proc / str(pid) / "root", config))
@@ -71,7 +74,7 @@ def _runtimes(proc: Path, parent: int) -> Iterator[tuple[str, int, list[Mapping[
                 yield "containerd", pid, [section for section in sections if section] or [{} for _ in files[:1]]
                 return
     elif name in {"conmon", "conmonrs"}:
-        for pid in islice(_named(proc, "crio"), 1):
+        for pid in islice(_beside(proc, parent, "crio"), 1):
             root = proc / str(pid) / "root"
             paths = ["/etc/crio/crio.conf", *_glob(root, "/etc/crio/crio.conf.d/*")]
             files = [file for path in paths if (file := _toml(root, path)) is not None]
@@ -163,6 +166,12 @@ def _process(proc: Path, pid: int) -> tuple[str, Sequence[str]]:
     except OSError:
         return "", ()
     return name, words
+
+
+def _beside(proc: Path, parent: int, name: str) -> Iterator[int]:
+    """PIDs of the processes with a name that see the mounts that a process sees."""
+    mounts = proc / str(parent) / "ns/mnt"
+    return (pid for pid in _named(proc, name) if _same(proc / str(pid) / "ns/mnt", mounts))
 
 
 def _named(proc: Path, name: str) -> Iterator[int]:

@@ -127,6 +127,7 @@ class Beside:
             for wait in waits:
                 wait.cancel()
         self._open = True
+        self._judge()
         self._pass_on()
 
     async def _look_at_node(self) -> None:
@@ -153,7 +154,9 @@ class Beside:
                 await self._sleep(LOOK * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
 
     def _judge(self) -> None:
-        """Report what follows of all that is known now."""
+        """Report what follows of all that is known now; nothing before it is, as what an earlier run knew holds until then."""
+        if not self._open:
+            return
         gpus = self._inventory.by_uuid().keys() if self._inventory else frozenset[str]()
         now = found(gpus, self._node, self._others.all.values(), self._hiding.all.values())
         self._conditions.report("beside", self._lasting(now))

@@ -1,6 +1,7 @@
 """Work that hangs: bounded in threads, named, and in nobody's way."""
 
 import asyncio
+import resource
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,41 @@ def test_many_at_once_get_what_they_ask_for(kernel: Kernel) -> None:
         found = list(callers.map(lambda i: files.each(kernel.read, [f"a{i % 3}", f"b{i}"]), range(500)))
     assert found == [{f"a{i % 3}": f"{i % 3}a", f"b{i}": f"b{i}"[::-1]} for i in range(500)]
     assert files.each(kernel.read, []) == {}
+
+
+def test_nobody_is_woken_in_vain() -> None:
+    """All prepares of a burst look at the same files: counted as waits of threads, each costs some, not one for each other."""
+    files, callers, calls = MayHang("the file", StorageError), 64, 10
+
+    def ask() -> None:
+        for _ in range(calls):
+            files.each(len, ["a", "b"])
+
+    threads = [threading.Thread(target=ask) for _ in range(callers)]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    waits = (resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before) / (callers * calls)
+    assert waits < callers / 3
+
+
+@pytest.mark.parametrize("earlier", [0.0, 0.2])
+def test_who_asks_for_more_than_what_hangs_waits_for_it_only(kernel: Kernel, earlier: float) -> None:
+    """Behind one that hangs at a name that they don't need they get what they ask for, whoever's time is up first."""
+    files = MayHang("the file", StorageError, patience=0.4)
+    kernel.hangs = {"other", "x"}
+    with pytest.raises(StorageError, match="the file other"):
+        files.each(kernel.read, ["other"])
+    with ThreadPoolExecutor(8) as callers:
+        first = callers.submit(files.each, kernel.read, ["x", "common"])
+        assert not threading.Event().wait(earlier)
+        same = callers.submit(files.each, kernel.read, ["common", "x"])
+        rest = [callers.submit(files.each, kernel.read, ["common", "y"]) for _ in range(6)]
+        for future in (first, same):
+            assert "the file x has not answered" in str(future.exception())
+        assert all(future.result() for future in rest)
 
 
 def test_one_name_hangs_once(kernel: Kernel) -> None:

@@ -247,6 +247,17 @@ async def test_a_claim_that_nobody_knows_keeps_nobody_out_once_unprepared(node: 
     devices((await node.prepare(whole(node, "second")))[0])
 
 
+async def test_a_spec_of_nobody_keeps_nobody_out_once_it_is_removed(node: Node) -> None:
+    """A spec that names no claim, without a record: the refusal says that it can be removed, and then no restart is needed."""
+    path = node.specs.path("11111111-1111-1111-1111-111111111111")
+    path.write_bytes(b"{}")
+    node.start()
+    first = whole(node, "first")
+    assert str(path) in refusal((await node.prepare(first))[0])
+    path.unlink()
+    devices((await node.prepare(first))[0])
+
+
 async def test_what_no_container_can_have_keeps_nobody_out(node: Node) -> None:
     """A damaged record without a spec, as after a power cut: nothing of it runs, and it may stay for long."""
     devices((await node.prepare(whole(node, "first")))[0])

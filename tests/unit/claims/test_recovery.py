@@ -14,7 +14,7 @@ from hami_kubeletplugin.api.cdi import Spec
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.claims.records import Records
 from tests.unit.claims.node import Node, failing, prepared, uids
-from tests.unit.claims.objects import GPUS, inventory
+from tests.unit.claims.objects import GPUS, Json, inventory
 from tests.waiting import until
 
 LOOKS: Final = 0.01
@@ -246,3 +246,43 @@ async def test_waking_puts_off_no_clean_up(node: Node, monkeypatch: pytest.Monke
     await asyncio.to_thread(node.claims.close)
     assert node.snapshot() == {}
     assert repairs
+
+
+async def test_two_looks_at_stale_claims_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that one look found stale and another one finds allocated again meanwhile stays, and ends neither of them."""
+    node.grace = 0
+    gone, back = await prepared(node, "a", "b")
+    kept = node.api.claims.pop(("default", "b"))
+    del node.api.claims["default", "a"]
+    recovery, asked = node.recovery(), list[str]()
+    get_claim = node.api.get_claim
+
+    async def meanwhile(namespace: str, name: str) -> Json:
+        asked.append(name)
+        if (
+            asked.count("a") == 2 and asked.count("b") == 1
+        ):  # it is about to be unprepared; the other one's turn comes next
+            node.api.put(kept)
+            await recovery.look_at(uids(back))
+        return await get_claim(namespace, name)
+
+    monkeypatch.setattr(node.api, "get_claim", meanwhile)
+    await recovery.clean_up()
+    assert asked.count("b") >= 2
+    assert node.records.uids() == uids(back)
+    assert gone
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}"])
+async def test_a_spec_that_names_no_claim_is_told(node: Node, content: bytes) -> None:
+    """With no record either nobody can tell what it was: it is said, with its path and what to do, and it stays."""
+    path = node.specs.path("11111111-1111-1111-1111-111111111111")
+    path.write_bytes(content)
+    with capture_logs() as logs:
+        recovery = node.recovery()
+        for _ in range(2):
+            await recovery.repair()
+    (said,) = [entry for entry in logs if entry["event"] == "claim can't be restored"]
+    assert f"{path}" in said["error"]
+    assert "remove it" in said["error"]
+    assert path.read_bytes() == content

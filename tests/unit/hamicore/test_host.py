@@ -6,13 +6,13 @@ import json
 import os
 import stat
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from hami_kubeletplugin import files as host_files
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.region import LAYOUTS
@@ -126,21 +126,26 @@ def test_what_containers_leave_is_roots_alone(library: Path, hami_dir: Path) -> 
     assert [mode(path) for path in (hami_dir, hami_dir / "cache")] == [0o700, 0o700]
 
 
-def test_a_check_of_untouched_files_is_cheap(library: Path, hami_dir: Path) -> None:
-    """Each prepare pays some microseconds, and never reads the library."""
+def test_a_check_of_untouched_files_is_cheap(library: Path, hami_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prepare pays a look at each file, and never reads one."""
     files = HostFiles(Shipped(library), hami_dir)
-    files.install()
+    installed = files.install()
     library.unlink()  # reading it would fail
-    rounds = 300
-    best = min(_timed(files, rounds) for _ in range(5))
-    assert best / rounds < 400e-6  # 60 here; room for slow machines
+    looks: list[Path] = []
+    seen: list[str] = []
+    fingerprint = host_files.fingerprint
 
+    def counted(path: Path) -> host_files.Fingerprint | None:
+        looks.append(path)
+        return fingerprint(path)
 
-def _timed(files: HostFiles, rounds: int) -> float:
-    start = time.perf_counter()
-    for _ in range(rounds):
+    monkeypatch.setattr(host_files, "fingerprint", counted)
+    for name in ("read_bytes", "read_text", "open"):
+        monkeypatch.setattr(Path, name, lambda path, *_: seen.append(str(path)))
+    for _ in range(3):
         files.check()
-    return time.perf_counter() - start
+    assert looks == [installed.library, installed.preload] * 3
+    assert not seen
 
 
 @pytest.mark.parametrize(("source", "reason"), [(None, "No such file"), (b"", "no ELF"), (b"half", "cut short")])

@@ -23,13 +23,16 @@ class Node:
         (self.root / "var/run").symlink_to("/run")  # of that root, not of ours
         self.cdi = self.root / "run/cdi"
 
-    def process(self, pid: int, name: str, *words: str) -> None:
-        """One process of the node."""
+    def process(self, pid: int, name: str, *words: str, mounts: str = "node's") -> None:
+        """One process of the node, with the mounts that it sees."""
         folder = self.proc / str(pid)
         folder.mkdir(parents=True)
         (folder / "comm").write_text(f"{name}\n")
         (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in (name, *words)))
         (folder / "root").symlink_to(self.root)
+        (folder / "ns").mkdir()
+        (self.proc / mounts).touch()
+        (folder / "ns/mnt").symlink_to(self.proc / mounts)
 
     def write(self, path: str, text: str) -> None:
         """A file of the node."""
@@ -144,3 +147,18 @@ def test_hostile_roots(node: Node) -> None:
     config.unlink()
     os.mkfifo(config)
     assert node.check() is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "name", "words"), [("containerd-shim", "containerd", ["-a", ADDRESS]), ("conmon", "crio", [])]
+)
+def test_a_container_that_plays_the_runtime(tmp_path: Path, ours: str, name: str, words: list[str]) -> None:
+    """Any process can give itself the runtime's name and options: what its container has for a configuration is not believed."""
+    node = Node(tmp_path)
+    node.process(SHIM, ours, "-address", ADDRESS)
+    node.write("etc/containerd/config.toml", section("'/opt/cdi'"))
+    node.write("etc/crio/crio.conf", "[crio.runtime]\ncdi_spec_dirs = ['/opt/cdi']\n")
+    node.process(OTHER, name, *words, mounts="a container's")
+    assert node.check() is None
+    node.process(RUNTIME, name, *words)
+    assert node.check() is not None
