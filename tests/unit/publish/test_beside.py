@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.fake.api_server import ApiServer
-from hami_kubeletplugin.gpu.conditions import Conditions, What
+from hami_kubeletplugin.gpu.conditions import Condition, Conditions, What
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -130,6 +130,19 @@ async def test_alone(server: ApiServer) -> None:
             await it.look()
         assert server.requests - before == {("get", "nodes"): 5}
         assert it.board.all.get() == {}
+
+
+async def test_conditions_of_others_are_left_to_those_who_tell_them(server: ApiServer) -> None:
+    """However often a GPU's health changes, the same GPUs are published once: slices follow conditions at a pace of their own."""
+    async with scene(server) as it:
+        await until(lambda: it.published == [FIRST, SECOND])
+        before = len(it.told)
+        for number in range(20):
+            it.board.report("nvml", {FIRST: [Condition(What.XID, "", str(number))]})
+        it.beside.offer(TWO)
+        assert len(it.told) == before
+        it.board.report("other names", {FIRST: [Condition(What.GIVEN_OUT_TWICE, "", "old.name")]})
+        assert it.published == [SECOND]
 
 
 async def test_a_device_plugin_that_is_there(server: ApiServer) -> None:
