@@ -150,7 +150,7 @@ class HealthWatch:
             if self._heard and not self._changed.is_set():
                 urgent = await self.listen(min(left, _WAIT)) or urgent
             else:
-                urgent = await self._pause(left)
+                urgent = await self._pause(left) or urgent
         self._changed.clear()
 
     async def listen(self, seconds: float) -> bool:
