@@ -123,7 +123,7 @@ class Parts:
             events=ConditionEvents(
                 api, driver=driver, node=node, claims=self._records.usable, devices=lambda: self.publisher.devices
             ),
-            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions),
+            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self._health),
             devices=lambda: self.publisher.devices,
             tell=self.publisher.conditions_changed,
         )

@@ -87,6 +87,15 @@ class HealthWatch:
             self._changed.set()
         self._report()
 
+    @property
+    def states(self) -> Mapping[str, State]:
+        """How the GPUs are, by UUID."""
+        return self._states
+
+    def restore(self, states: Mapping[str, State]) -> None:
+        """Go on with what an earlier run knew; what it counted begins anew. Before GPUs are known."""
+        self._states = {uuid: replace(state, answered=0, failed=0, calm=0) for uuid, state in states.items()}
+
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
