@@ -11,6 +11,7 @@ from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.other_names import check_names
+from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
@@ -24,6 +25,7 @@ from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.hanging import MayHang
 from hami_kubeletplugin.health.events import ConditionEvents
 from hami_kubeletplugin.health.heard import Heard
 from hami_kubeletplugin.health.kept import Keeper
@@ -75,6 +77,7 @@ class Parts:
         """What is on this node: GPUs, claims' files, HAMi-core."""
         settings = self._settings
         self._records = Records(settings.plugin_dir / "claims")
+        self._reading = MayHang("the directory of claims' records", StorageError)
         self._specs = SpecFiles(settings.cdi_dir, settings.driver_name)
         shipped = Shipped(
             settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
@@ -121,9 +124,9 @@ class Parts:
         self._heard = Heard(
             conditions=self.conditions,
             events=ConditionEvents(
-                api, driver=driver, node=node, claims=self._records.usable, devices=lambda: self.publisher.devices
+                api, driver=driver, node=node, claims=self._in_records, devices=lambda: self.publisher.devices
             ),
-            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions),
+            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self._health),
             devices=lambda: self.publisher.devices,
             tell=self.publisher.conditions_changed,
         )
@@ -235,9 +238,14 @@ class Parts:
         self._recovery.wake()
         self.readiness.wake()
 
+    def _in_records(self) -> tuple[Prepared, ...]:
+        """What is prepared. GPUs are watched, and told of, also while the disk hangs: then that is a StorageError."""
+        folder = str(self._settings.plugin_dir / "claims")
+        return self._reading.each(lambda _: tuple(self._records.usable()), [folder])[folder]
+
     def _devices_in_use(self) -> Mapping[str, str]:
         """Which GPU (UUID) each device was when a claim was prepared for it."""
-        return {share.device: share.uuid for claim in self._records.usable() for share in claim.shares}
+        return {share.device: share.uuid for claim in self._in_records() for share in claim.shares}
 
     def _gpus_in_use(self) -> frozenset[str]:
         return frozenset(self._devices_in_use().values())

@@ -5,7 +5,9 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from hami_kubeletplugin import files
+from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
+from hami_kubeletplugin.hanging import PATIENCE, MayHang
 
 
 class _Known(BaseModel):
@@ -19,10 +21,12 @@ class KnownGpus:
     Args:
         path: Where it is.
         boot_id: Of this kernel: a GPU that is not there after a reboot is not lost, but gone.
+        patience: Seconds until its disk is said to hang.
     """
 
-    def __init__(self, path: Path, boot_id: str) -> None:
+    def __init__(self, path: Path, boot_id: str, *, patience: float = PATIENCE) -> None:
         self._path, self._boot_id = path, boot_id
+        self._disk = MayHang("the file", StorageError, patience=patience)
 
     def read(self) -> Inventory | None:
         """What was kept since the node booted; None if there is nothing, or nothing that can be used.
@@ -30,7 +34,8 @@ class KnownGpus:
         Raises:
             StorageError: It is there and can't be read.
         """
-        content = files.read(self._path)
+        name = str(self._path)
+        content = self._disk.each(lambda _: files.read(self._path), [name])[name]
         try:
             known = None if content is None else _Known.model_validate_json(content)
         except ValidationError:
@@ -44,4 +49,4 @@ class KnownGpus:
             StorageError: They are not kept.
         """
         content = _Known(boot_id=self._boot_id, gpus=inventory.gpus).model_dump_json(indent=2)
-        files.write(self._path, content.encode(), durable=False)
+        self._disk.each(lambda _: files.write(self._path, content.encode(), durable=False), [str(self._path)])

@@ -79,7 +79,8 @@ ARCHITECTURES: Final = {
 }
 
 _bindings_in_use = threading.Lock()  # The loaded library is a global of `pynvml`: one session per process at a time.
-
+_TURN: Final = 15.0
+"""Seconds to wait for that session's end: longer than one takes that doesn't hang."""
 
 _LIBRARY_DIRS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib", "lib64")
 
@@ -124,9 +125,11 @@ class Nvml:
 
         Raises:
             DriverMissing: The library or the kernel driver is not there, or they do not fit together.
-            NvmlCallFailed: NVML could not be opened for another reason.
+            NvmlCallFailed: NVML could not be opened for another reason, such as a session that stays open.
         """
-        _bindings_in_use.acquire()
+        if not _bindings_in_use.acquire(timeout=_TURN):
+            reason = f"another session of this process has been open for {_TURN:g} s and more"
+            raise NvmlCallFailed(self.calling, ERROR_TIMEOUT, reason, THIS_NODE)
         try:
             self._load()
             self.require("nvmlInitWithFlags", _INIT_FLAG_NO_GPUS)
@@ -139,12 +142,14 @@ class Nvml:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close NVML and unload the library; a failure to close changes nothing for what was read."""
-        with contextlib.suppress(NvmlCallFailed, DriverMissing):
-            if self._event_set is not None:
-                self.require("nvmlEventSetFree", self._event_set)
-        with contextlib.suppress(NvmlCallFailed, DriverMissing):
-            self.require("nvmlShutdown")
-        self._unload()
+        try:
+            with contextlib.suppress(NvmlCallFailed, DriverMissing):
+                if self._event_set is not None:
+                    self.require("nvmlEventSetFree", self._event_set)
+            with contextlib.suppress(NvmlCallFailed, DriverMissing):
+                self.require("nvmlShutdown")
+        finally:
+            self._unload()
 
     def require(self, call: str, *arguments: Any, where: str = THIS_NODE) -> Any:
         """The result of a call of the bindings.
@@ -205,10 +210,12 @@ class Nvml:
         pynvml.nvmlLib = self._loaded
 
     def _unload(self) -> None:
-        if self._bindings is not None:
-            self._bindings.nvmlLib = None
-            self._bindings._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it points into the library
-        if self._loaded is not None:
-            _ctypes.dlclose(self._loaded._handle)  # noqa: SLF001 - ctypes has no public way to unload
-            self._loaded = None
-        _bindings_in_use.release()
+        try:
+            if self._bindings is not None:
+                self._bindings.nvmlLib = None
+                self._bindings._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it points into the library
+            if self._loaded is not None:
+                _ctypes.dlclose(self._loaded._handle)  # noqa: SLF001 - ctypes has no public way to unload
+                self._loaded = None
+        finally:
+            _bindings_in_use.release()

@@ -1,6 +1,6 @@
 """The node's GPUs: what is found of their health, on the board and in the log."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.gpu.conditions import Conditions
@@ -8,6 +8,7 @@ from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.gpu.sessions import Sessions
 from hami_kubeletplugin.gpu.watch import lost_conditions
 from hami_kubeletplugin.health.log import ConditionLog
+from hami_kubeletplugin.health.states import State
 from hami_kubeletplugin.health.watch import HealthWatch
 from hami_kubeletplugin.health.xids import XidRules
 
@@ -50,6 +51,16 @@ class GpuHealth:
         self._conditions.report("hardware", lost_conditions(inventory))
         if self._watch:
             self._watch.known(inventory)
+
+    @property
+    def states(self) -> Mapping[str, State]:
+        """How the GPUs are that are watched, by UUID."""
+        return self._watch.states if self._watch else {}
+
+    def restore(self, states: Mapping[str, State]) -> None:
+        """Go on with what an earlier run knew, before the GPUs are known."""
+        if self._watch:
+            self._watch.restore(states)
 
     async def run(self) -> None:
         """Watch until cancelled, if there is anything to watch."""

@@ -87,6 +87,15 @@ class HealthWatch:
             self._changed.set()
         self._report()
 
+    @property
+    def states(self) -> Mapping[str, State]:
+        """How the GPUs are, by UUID."""
+        return self._states
+
+    def restore(self, states: Mapping[str, State]) -> None:
+        """Go on with what an earlier run knew; what it counted begins anew. Before GPUs are known."""
+        self._states = {uuid: replace(state, answered=0, failed=0, calm=0) for uuid, state in states.items()}
+
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
@@ -150,7 +159,7 @@ class HealthWatch:
             if self._heard and not self._changed.is_set():
                 urgent = await self.listen(min(left, _WAIT)) or urgent
             else:
-                urgent = await self._pause(left)
+                urgent = await self._pause(left) or urgent
         self._changed.clear()
 
     async def listen(self, seconds: float) -> bool:

@@ -84,6 +84,7 @@ class Beside:
         self._sleep, self._clock = sleep, clock
         self._inventory: Inventory | None = None
         self._offered = self._open = False
+        self._passed: list[Inventory | None] = []
         self._node, self._node_known = NodeSays(), asyncio.Event()
         self._others = _Slices(
             f"spec.nodeName={node},spec.driver!={driver}", "ResourceSlices of other drivers", same_gpus, self._judge
@@ -194,7 +195,10 @@ class Beside:
         inventory = self._inventory
         if inventory is not None and self._withhold:
             inventory = Inventory(tuple(gpu for gpu in inventory.gpus if not self._is_given_out_twice(gpu.uuid)))
-        self._publish(inventory)
+        # Slices follow what else the board says at a pace of their own.
+        if self._passed != [inventory]:
+            self._passed = [inventory]
+            self._publish(inventory)
 
     def _is_given_out_twice(self, uuid: str) -> bool:
         return any(each.what is What.GIVEN_OUT_TWICE for each in self._conditions.of(uuid))

@@ -173,6 +173,27 @@ def test_a_session_says_what_it_is_doing(node: Any) -> None:
         assert nvml.calling == "nvmlDeviceGetCount"
 
 
+def test_a_session_that_stays_open_is_not_waited_for_for_ever(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes meanwhile is told, and leaves no thread behind; then all is as before."""
+    monkeypatch.setattr("hami_kubeletplugin.gpu.nvml._TURN", 0.1)
+    with Nvml(node.library), pytest.raises(NvmlCallFailed, match=r"another session of this process .* 0.1 s"):
+        Nvml(node.library).__enter__()
+    with Nvml(node.library) as nvml:
+        assert nvml.require("nvmlDeviceGetCount") == 0
+
+
+def test_a_session_that_ends_oddly_lets_the_next_one_in(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever closing it comes to, the library is let go."""
+    with monkeypatch.context() as patch:
+        patch.setattr("pynvml.nvmlShutdown", lambda: 1 // 0)
+        patch.setattr("hami_kubeletplugin.gpu.nvml._TURN", 0.1)
+        with pytest.raises(ZeroDivisionError), Nvml(node.library):
+            pass
+        with pytest.raises(ZeroDivisionError), Nvml(node.library):
+            pass
+    assert not node.library_is_loaded()
+
+
 def test_library_below_another_root(tmp_path: Path) -> None:
     """The library of a driver below another root is found there, also through links that are absolute within that root."""
     (tmp_path / "usr/lib/x86_64-linux-gnu/nvidia/current").mkdir(parents=True)

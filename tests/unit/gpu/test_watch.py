@@ -14,6 +14,7 @@ from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory, Unread
 from hami_kubeletplugin.gpu.simulate import SimulatedSource
 from hami_kubeletplugin.gpu.watch import FIRST_DELAY, LONGEST_DELAY, HardwareWatch, lost_conditions, with_lost
+from tests.unit.dead_mount import can_mount_dead, dead_mount
 from tests.waiting import settled, until
 
 INTERVAL = 10.0
@@ -203,6 +204,17 @@ async def test_a_gpu_that_is_lost_while_no_daemon_runs(gpus: Callable[[str], Inv
     path.unlink()
     path.mkdir()
     assert (await seen_by("boot-2", fails)).gpus == (first,)
+
+
+@can_mount_dead
+async def test_a_disk_that_hangs_keeps_no_gpu_back(gpus: Callable[[str], Inventory], tmp_path: Path) -> None:
+    """GPUs are offered all the same, as on a node that starts for the first time."""
+    known, looks = KnownGpus(tmp_path / "dead/gpus.json", "b", patience=0.2), Looks(gpus("a100x2"))
+    watch = HardwareWatch(looks, interval=1, on_change=looks.offered.append, known=known, sleep=looks.sleep)
+    with dead_mount(tmp_path / "dead"):
+        running = asyncio.create_task(watch.run())
+        await until(lambda: looks.offered == [gpus("a100x2")])
+    running.cancel()
 
 
 async def test_what_is_known_without_waiting(gpus: Callable[[str], Inventory]) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hami_kubeletplugin.gpu.conditions import What
+from hami_kubeletplugin.gpu.conditions import Conditions, What
+from hami_kubeletplugin.health.kept import Keeper
 from tests.unit.gpu.fake_node import GPU_UNAVAILABLE, RECOVERY_ACTION, XID
 from tests.unit.health.conftest import UUIDS, Watched, healthy
 from tests.waiting import until
@@ -83,6 +84,39 @@ async def test_a_gpu_that_was_reset_is_well_again_on_a_driver_that_names_no_acti
     await until(lambda: watched.said(0) == {What.ACTION: "unknown"})
     watched.node.write(healthy(0, "energy 10", action=None))
     await until(lambda: watched.said(0) == {})
+
+
+async def test_a_daemon_that_is_replaced_knows_what_its_driver_can_not_say(watched: Watched, tmp_path: Path) -> None:
+    """That a GPU waits for its reset after an Xid; it ends with that, also when it comes while nobody looks."""
+    for energy, said in ((7000, {What.ACTION: "unknown"}), (10, {})):
+        watched.node.write(healthy(0, "energy 5000", action=None))
+        await watched.listening()
+        await watched.polled(1)
+        watched.node.happen(UUIDS[0], XID, 48)
+        await until(lambda: watched.said(0) == {What.ACTION: "unknown"})
+        assert await Keeper(tmp_path, "1 n", "b", watched.conditions, watched.health).write({})
+        await watched.stop()
+        watched.node.write(healthy(0, f"energy {energy}", action=None))
+        watched.conditions = Conditions()
+        watched.start()
+        Keeper(tmp_path, "2 n", "b", watched.conditions, watched.health).restore()
+        assert watched.said(0) == {What.ACTION: "unknown"}
+        await until(lambda: watched.said(0) == said)  # noqa: B023 - called before the next one begins
+        await watched.polled(4)
+        assert watched.said(0) == said
+        await watched.stop()
+        watched.conditions = Conditions()
+
+
+async def test_a_driver_that_answers_again_is_asked_soon(watched: Watched, tmp_path: Path) -> None:
+    """Long before the next regular poll would come."""
+    hang = tmp_path / "hang"
+    hang.touch()
+    watched.node.write(healthy(0, f"hang nvmlDeviceGetFieldValues {hang}"), healthy(1))
+    watched.start(time_limit=0.5, health_poll="60")
+    await until(lambda: set(watched.said(1)) == {What.NOT_ANSWERING})
+    hang.unlink()
+    await until(lambda: watched.said(1) == {})
 
 
 @pytest.mark.parametrize("kind", [GPU_UNAVAILABLE, RECOVERY_ACTION])

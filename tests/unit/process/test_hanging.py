@@ -5,6 +5,7 @@ import asyncio
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.fake.kubelet import FakeKubelet
 from tests.unit.dead_mount import can_mount_dead, dead_mount
+from tests.unit.gpu.fake_node import FakeNode, lines_of_gpu
 from tests.unit.process.daemon import Process, allocated
 from tests.unit.process.test_daemon import registered
 from tests.waiting import until
@@ -23,6 +24,28 @@ async def test_sigterm_does_not_wait_for_a_silent_api_server(process: Process, a
         await until(lambda: api.requests["get", "resourceclaims"])
         assert await process.stop(within=END) == 0
         assert "get resourceclaims" in str((await prepare)[ref.uid])
+
+
+@can_mount_dead
+async def test_gpus_are_watched_beside_a_file_system_that_hangs(
+    process: Process, api: ApiServer, node: FakeNode
+) -> None:
+    """Each fault is told, and the slices follow, though nobody can tell what is prepared; so is its end."""
+
+    def lost() -> list[str]:
+        devices = [device for item in api.all("resourceslices") for device in item["spec"]["devices"]]
+        tainted = [(device, taint["key"]) for device in devices for taint in device.get("taints", ())]
+        return [device["name"] for device, key in tainted if key == "gpu.hami.io/lost"]
+
+    await process.start("--health-poll", "0.3", on=node)
+    await until(lambda: api.all("resourceslices"))
+    with dead_mount(process.plugin_dir / "claims"):
+        node.write(lines_of_gpu(0, "fail * 15"), lines_of_gpu(1))
+        await until(lambda: lost() == ["hami-gpu-0"])
+        node.write(lines_of_gpu(0, "fail * 15"), lines_of_gpu(1, "fail * 15"))
+        await until(lambda: lost() == ["hami-gpu-0", "hami-gpu-1"])
+        node.write(lines_of_gpu(0), lines_of_gpu(1))
+        await until(lambda: lost() == [])
 
 
 @can_mount_dead

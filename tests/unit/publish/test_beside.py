@@ -138,6 +138,19 @@ async def test_alone(server: ApiServer) -> None:
         assert it.board.all.get() == {}
 
 
+async def test_conditions_of_others_are_left_to_those_who_tell_them(server: ApiServer) -> None:
+    """However often a GPU's health changes, the same GPUs are published once: slices follow conditions at a pace of their own."""
+    async with scene(server) as it:
+        await until(lambda: it.published == [FIRST, SECOND])
+        before = len(it.told)
+        for number in range(20):
+            it.board.report("nvml", {FIRST: [Condition(What.XID, "", str(number))]})
+        it.beside.offer(TWO)
+        assert len(it.told) == before
+        it.board.report("other names", {FIRST: [Condition(What.GIVEN_OUT_TWICE, "", "old.name")]})
+        assert it.published == [SECOND]
+
+
 async def test_a_device_plugin_that_is_there(server: ApiServer) -> None:
     """Nothing is published, not for a moment, while a device plugin offers GPUs, and the condition says why."""
     plugin(server, "8")
