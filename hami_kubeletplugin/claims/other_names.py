@@ -68,7 +68,7 @@ def check_names(records: Records, driver: str) -> None:
 
 def _claims(directory: Path) -> tuple[Prepared, ...]:
     found = []
-    with contextlib.suppress(StorageError):
+    with contextlib.suppress(StorageError, OSError):  # as of a mount whose server is gone
         for uid in _named(directory):
             path = directory / f"{uid}.json"
             with contextlib.suppress(StorageError, OSError):

@@ -1,5 +1,6 @@
 """claims.other_names: what this program has prepared under other driver names, and nothing of anybody else's."""
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,6 +42,22 @@ def test_claims_of_another_name(tmp_path: Path, prepared: Prepared) -> None:
     beside(tmp_path, "of-ours-once", replace(prepared, driver="new.example.com"))
     (found,) = other_names(ours, "new.example.com")
     assert (found.driver, found.plugin_dir, found.claims) == (OLD, theirs, (prepared,))
+
+
+def test_a_mount_beside_us_whose_server_is_gone(
+    tmp_path: Path, prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors that only such mounts give are no end of the daemon; what is beside it is found."""
+    gone, there = beside(tmp_path, "a", prepared), beside(tmp_path, "b", prepared)
+    is_dir = Path.is_dir
+
+    def of_mount(path: Path) -> bool:
+        if gone in path.parents:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", of_mount)
+    assert [each.plugin_dir for each in other_names(tmp_path / "ours", "ours")] == [there]
 
 
 def test_a_name_that_is_in_two_places(tmp_path: Path, prepared: Prepared) -> None:
