@@ -1,6 +1,7 @@
 """The parts of the node daemon, wired: who tells whom of what."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
@@ -48,6 +49,8 @@ log = get_logger()
 
 FILES_WATCH: Final = 5.0
 """Seconds between looks whether CDI specs are as they were made: a listing, and a `stat` for each."""
+OTHERS_WAIT: Final = 5.0
+"""Seconds for the first look at the directories beside ours: some `stat` calls, and records of former names if there are any."""
 API_GRACE: Final = 4.0
 """Seconds from SIGTERM until prepares wait for the API server no longer: those that are answered in time come to their end."""
 
@@ -200,7 +203,10 @@ class Parts:
 
     async def open(self) -> None:
         """Clear up after a former run, and look at all that has to be known before anything is published."""
-        await asyncio.gather(asyncio.to_thread(self._clear), self._others.look())
+        await asyncio.to_thread(self._clear)
+        with contextlib.suppress(TimeoutError):  # what is mounted beside our directory may hang; it is looked at again
+            async with asyncio.timeout(OTHERS_WAIT):
+                await self._others.look()
         self.publisher.know(await asyncio.to_thread(self._kept_in_use))
         await self.readiness.look()
         if self._order:

@@ -49,6 +49,18 @@ async def test_gpus_are_watched_beside_a_file_system_that_hangs(
 
 
 @can_mount_dead
+async def test_a_plugin_directory_of_another_driver_that_hangs(process: Process, api: ApiServer) -> None:
+    """What others have mounted beside ours, such as a CSI driver's volume, keeps no GPU from being published."""
+    theirs = process.plugin_dir.parent / "csi.example.com"
+    theirs.mkdir(parents=True)
+    with dead_mount(theirs):
+        await process.start()
+        await until(lambda: api.all("resourceslices"))
+        ended = await process.stop(within=18)
+    assert ended == 0
+
+
+@can_mount_dead
 async def test_sigterm_ends_it_beside_a_file_system_that_hangs(process: Process, api: ApiServer) -> None:
     """What can't be ended is left behind, with exit code 0: else nobody could update the daemon but by a reboot."""
     async with FakeKubelet(process.registry) as kubelet:
