@@ -282,8 +282,9 @@ def test_several_requests_share_one_deadline(server: Server, client: BlockingCli
     assert ["no answer in time" in str(answer) for answer in answers] == [True] * 4
 
 
-def test_a_host_that_takes_no_connection_is_given_up_soon() -> None:
-    """Another server may take its place behind the same address, so there are several attempts, at first short ones."""
+@contextlib.contextmanager
+def full_host() -> Iterator[str]:
+    """The URL of a host that takes no connection."""
     with socket.socket() as full, contextlib.ExitStack() as waiting:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -291,7 +292,13 @@ def test_a_host_that_takes_no_connection_is_given_up_soon() -> None:
             one = waiting.enter_context(socket.socket())
             one.setblocking(False)
             one.connect_ex(full.getsockname())
-        client = BlockingClient(Access(f"http://127.0.0.1:{full.getsockname()[1]}"))
+        yield f"http://127.0.0.1:{full.getsockname()[1]}"
+
+
+def test_a_host_that_takes_no_connection_is_given_up_soon() -> None:
+    """Another server may take its place behind the same address, so there are several attempts, at first short ones."""
+    with full_host() as url:
+        client = BlockingClient(Access(url))
         begin = time.monotonic()
         assert "no answer in time" in str(get(client, within=20))
         assert time.monotonic() - begin < 5
@@ -343,14 +350,8 @@ def test_an_answer_may_take_as_long_as_the_call(server: Server, monkeypatch: pyt
 def test_closing_ends_an_attempt_to_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that stops waits for no host that takes no connection."""
     monkeypatch.setattr("hami_kubeletplugin.kube.blocking._CONNECT", (20.0, 60.0))
-    with socket.socket() as full, contextlib.ExitStack() as waiting, ThreadPoolExecutor(1) as threads:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):
-            one = waiting.enter_context(socket.socket())
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
-        client = BlockingClient(Access(f"http://127.0.0.1:{full.getsockname()[1]}"))
+    with full_host() as url, ThreadPoolExecutor(1) as threads:
+        client = BlockingClient(Access(url))
         asking = threads.submit(get, client, within=20)
         while not any(connection.is_open for connection in [*client._busy]):
             time.sleep(0.01)
