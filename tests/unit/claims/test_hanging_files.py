@@ -43,6 +43,7 @@ def answers(node: Node) -> bool:
 
 async def test_hami_core_that_hangs_costs_what_needs_it(node: Node) -> None:
     """200 prepares with limits are refused and leave no threads; whole GPUs are prepared, and all are unprepared."""
+    others = {*threading.enumerate()}  # those of the tests before rest for some seconds
     before = await prepared(node, "a", "b")
     library = node.host.check().library
     limited = asked(node, *(f"limited-{number}" for number in range(20)))
@@ -51,8 +52,8 @@ async def test_hami_core_that_hangs_costs_what_needs_it(node: Node) -> None:
         for _ in range(10):
             for words in map(refusal, await node.prepare(*limited)):
                 assert f"HAMi-core's file {library} has not answered for" in words
-        hanging = [thread for thread in threading.enumerate() if thread.name == "HAMi-core's file"]
-        assert 1 <= len(hanging) <= 8
+        hanging = [thread for thread in {*threading.enumerate()} - others if thread.name == "HAMi-core's file"]
+        assert len(hanging) <= 8
         devices((await node.prepare(whole))[0])
         assert await node.unprepare(whole, *before) == [None] * 3
     await until(lambda: answers(node))
