@@ -4,6 +4,7 @@ The package is a house whose floors import downward only (checked by import-lint
 
     cli, demo      entry points of the node daemon: parse settings, wire the parts, run
     daemon         the parts of the node daemon in one task group
+    metrics        what the node daemon shows to Prometheus
     show           tables of devices and claims for people
     fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     inforce        whether limits are in force in running containers
@@ -11,11 +12,12 @@ The package is a house whose floors import downward only (checked by import-lint
     kubelet        the gRPC face: registration, DRA, health, sockets
     publish        Gpu -> device -> ResourceSlice pool; reconcile with the API server
     webhook        pod -> claim templates + patch; the admission server; the entry point of hami-webhook
+    usage          what containers use of their GPUs
     hamicore       HAMi-core as what keeps limits: its contract, its files on the host, what containers get of it
     claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover; what keeps limits as an interface
     gpu            NVML, discovery, topology, simulated hardware
     kube           the Kubernetes API client
-    observe        structured logs, the node daemon's metrics
+    observe        structured logs, the page for Prometheus and probes
     files          files that are there whole or not at all
     hanging        work that may hang in the kernel
     program        the frame of both command lines: options from settings, tables

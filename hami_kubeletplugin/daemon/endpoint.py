@@ -24,14 +24,15 @@ async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
     if not address:
         yield
         return
-    from hami_kubeletplugin.health.facts import gpu_facts  # noqa: PLC0415 - 2.5 MB that not everybody needs
-    from hami_kubeletplugin.observe import metrics  # noqa: PLC0415
+    from hami_kubeletplugin.metrics.gpus import GpuStates  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.metrics.node import Facts, Node  # noqa: PLC0415
+    from hami_kubeletplugin.observe.endpoint import ALIVE, READY, served  # noqa: PLC0415
 
-    def facts() -> metrics.Facts:
+    def facts() -> Facts:
         installed = parts.host.installed
         renewal = installed.renewal if installed else None
         layout = renewal.layout.name if renewal else ""
-        return metrics.Facts(
+        return Facts(
             core=(installed.version or "", layout, installed.digest) if installed else None,
             in_region=renewal is not None,
             not_limited=parts.in_force.not_limited,
@@ -41,7 +42,6 @@ async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
             registered=parts.server.registration.registered.is_set(),
             registered_at=parts.server.registration.registered_at,
             lacking=parts.readiness.lacking,
-            gpus=gpu_facts(parts.publisher.devices, parts.conditions),
         )
 
     async def alive() -> tuple[bool, str]:
@@ -50,6 +50,7 @@ async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
     async def ready() -> tuple[bool, str]:
         return await parts.server.serving(READINESS), ", ".join(parts.readiness.lacking) or "the kubelet's socket"
 
-    async with metrics.served(address, facts, {metrics.ALIVE: alive, metrics.READY: ready}) as port:
+    collectors = (Node(facts), GpuStates(lambda: parts.publisher.devices, parts.conditions))
+    async with served(address, collectors, {ALIVE: alive, READY: ready}) as port:
         log.info("serving metrics", port=port)
         yield

@@ -15,6 +15,5 @@ watch      polls and events over NVML, one after the other, and what they say on
 driver     what is asked of NVML
 states     how one GPU is, as it follows from that (pure)
 xids       what Xids mean
-facts      how the GPUs are, for Prometheus
 log        a line for each condition that begins or ends
 """

@@ -11,7 +11,7 @@ from hami_kubeletplugin.api.names import WEBHOOK_CONFIGURATION, WEBHOOKS
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 from hami_kubeletplugin.kubelet.standard import WITHIN
-from hami_kubeletplugin.observe.metrics import ALIVE, READY
+from hami_kubeletplugin.observe.endpoint import ALIVE, READY
 from tests import REPOSITORY
 
 MANIFESTS = ("daemonset.yaml", "webhook.yaml", "extended-resource.yaml")

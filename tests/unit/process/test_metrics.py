@@ -30,7 +30,7 @@ async def test_the_daemon_shows_what_it_does(process: Process, api: ApiServer, n
             await asyncio.sleep(0.05)
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     digest = hashlib.sha256((native / "libvgpu.so").read_bytes()).hexdigest()
-    (core,) = (name for name in lines if name.startswith("hami_core_info"))
+    (core,) = (name for name in lines if name.startswith("hami_kubeletplugin_library_info"))
     assert f'digest="{digest}"' in core
     assert 'layout="1.2"' in core
     assert lines["hami_limits_in_region"] == "1.0"

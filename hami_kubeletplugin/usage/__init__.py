@@ -1,0 +1,4 @@
+"""What containers use of their GPUs, beside what they may.
+
+model  what is known of it
+"""
