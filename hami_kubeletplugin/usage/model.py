@@ -118,6 +118,7 @@ class Usage(Protocol):
     """Who looks."""
 
     async def look(self) -> OfNode:
-        """What is in use now, or was when somebody else asked a moment ago. Never raises, never takes longer than its patience:
-        what can't be told in time is left out, or None.
+        """What is in use now, or was a moment ago when somebody else asked.
+
+        Never raises, and never takes longer than its patience: what can't be told in time is left out, or None.
         """
