@@ -13,7 +13,6 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.gpuconfig import Policy
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
-from hami_kubeletplugin.hamicore import reading
 from hami_kubeletplugin.hamicore.differences import differences, limits
 from hami_kubeletplugin.hamicore.reading import Content, Counted, read_region, total
 from hami_kubeletplugin.hamicore.region import LAYOUTS, Layout, region
@@ -22,9 +21,9 @@ A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-
 GIVEN = {A: Limit(4000, 30), B: Limit(1000)}
 
 
-def file(path: Path, layout: str = "1.2", policy: Policy = Policy(), given: dict[str, Limit] = GIVEN) -> Path:
+def file(path: Path, layout: str = "1.2", policy: Policy | None = None, given: dict[str, Limit] = GIVEN) -> Path:
     """A region as the daemon makes it."""
-    made = region(LAYOUTS[layout], given, policy)
+    made = region(LAYOUTS[layout], given, policy or Policy())
     with path.open("wb") as out:
         out.truncate(made.size)
         for offset, data in made.parts:
@@ -56,7 +55,7 @@ def test_what_processes_use_is_read_as_c_writes_it(c_program: Path, tmp_path: Pa
     arguments = [str(c_program), layout, "1", "1", *gpus, "use", "1700000000", *words]
     (tmp_path / "r").write_bytes(subprocess.run(arguments, check=True, timeout=30, stdout=subprocess.PIPE).stdout)
     content = read(tmp_path / "r", {7, 8, 9, 77}, LAYOUTS[layout])
-    assert (content.layout.name, content.gpus, content.uuids[:3]) == (layout, 2, (A, B, ""))
+    assert (content.layout.name, content.gpus, content.uuids) == (layout, 2, (A, B))
     assert limits(content, GIVEN) == tuple(GIVEN.values())
     assert content.last_kernel == (None if layout == "0" else 1_700_000_000)
     zero = Counted(0, 0, 0, 0, 0)
@@ -108,8 +107,7 @@ def test_whatever_stands_there_is_bounded(
         os.truncate(path, size)
     try:
         content = read(path, pids)
-    except StorageError as error:
-        assert str(path) in str(error)
+    except StorageError:
         return
     assert -1 <= content.gpus <= 16
     assert all(text.isprintable() and text.isascii() and len(text) <= 96 for text in content.uuids)
@@ -157,7 +155,7 @@ def test_a_slot_that_is_being_written_is_read_again(
                 overwrite(path, slot + sequence, (6).to_bytes(8, "little"))
         return real(handle, length, offset)
 
-    monkeypatch.setattr(reading.os, "pread", pread)
+    monkeypatch.setattr(os, "pread", pread)
     told: dict[str, Any] = {"layout": LAYOUTS[layout], "pids": {7}}
     assert read(path, **told).processes[0][1][0].total == 5000
     assert len(reads) < 12
@@ -167,8 +165,14 @@ def test_a_slot_that_is_being_written_is_read_again(
 
 def test_few_bytes_are_read_of_a_region_that_few_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its slots make 2 MB, of which a scrape of a hundred containers should not read all."""
-    path, lengths, real = file(tmp_path / "r"), [], os.pread
-    monkeypatch.setattr(reading.os, "pread", lambda *given: lengths.append(len(answer := real(*given))) or answer)
+    path, real = file(tmp_path / "r"), os.pread
+    lengths: list[int] = []
+
+    def pread(handle: int, length: int, offset: int) -> bytes:
+        lengths.append(length)
+        return real(handle, length, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
     read(path)
     assert sum(lengths) < 8192
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.api.errors import ApiNotFound
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import DRIVER, MIB
-from hami_kubeletplugin.claims.allocation import read_claim
+from hami_kubeletplugin.claims.allocation import AllocatedClaim, read_claim
 from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.plan import plan
 from hami_kubeletplugin.claims.pods import read_pod
@@ -40,6 +40,7 @@ class Api:
         self.asked = 0
 
     async def get_pod(self, namespace: str, name: str, *, cached: bool = False) -> Json:
+        """As the client's."""
         self.asked += 1
         if name not in self.pods:
             raise ApiNotFound(f"{namespace}/{name}")
@@ -74,7 +75,8 @@ class World:
         told = {UUID[minor]: processes.get(minor, {}) for minor in UUID}
 
         class Told:
-            async def sample(_) -> Sample:
+            async def sample(self) -> Sample:
+                """Always the same."""
                 return Sample((), told)
 
         self.usage._sampler = Told()  # type: ignore[assignment]
@@ -82,7 +84,7 @@ class World:
     def prepare(self, obj: Json, its_pod: Json, neighbours: Sequence[Json] = (), *, regions: bool = True) -> Prepared:
         """Record a claim, and make its files."""
 
-        def read(one: Json):  # type: ignore[no-untyped-def]
+        def read(one: Json) -> AllocatedClaim:
             return read_claim(one, ref(one), driver=DRIVER, node=NODE)
 
         made = replace(
