@@ -44,6 +44,8 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
+from hami_kubeletplugin.usage.node import Installed
+from hami_kubeletplugin.usage.service import UsageOfNode
 
 log = get_logger()
 
@@ -94,6 +96,15 @@ class Parts:
             on_change=self._hardware_changed,
             in_use=self._gpus_in_use,
             known=KnownGpus(settings.plugin_dir / "gpus.json", self._boot_id),
+        )
+        self.usage = UsageOfNode(
+            records=self._records,
+            hami_dir=settings.hami_dir,
+            gpus=self._hardware.by_uuid,
+            sessions=sessions,
+            pods=self._api,
+            installed=self._installed,
+            idle=settings.health_poll,
         )
         self._health = GpuHealth(
             settings,
@@ -261,6 +272,13 @@ class Parts:
             return self._devices_in_use()
         except StorageError:  # recovery says so
             return {}
+
+    def _installed(self) -> Installed | None:
+        """What is known of the library that new containers get."""
+        installed = self.host.installed
+        if installed is None:
+            return None
+        return Installed(installed.version, installed.renewal.layout if installed.renewal else None)
 
     def _clear(self) -> None:
         check_names(self._records, self._settings.driver_name)
