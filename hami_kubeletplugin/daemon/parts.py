@@ -10,6 +10,7 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.other_names import check_names
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -84,6 +85,7 @@ class Parts:
         self._records = Records(settings.plugin_dir / "claims")
         self._reading = MayHang("the directory of claims' records", StorageError)
         self._specs = SpecFiles(settings.cdi_dir, settings.driver_name)
+        self._metadata = MetadataFiles(settings.plugin_dir / FOLDER, wanted=settings.device_metadata == "mounted")
         shipped = Shipped(
             settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
         )
@@ -164,7 +166,11 @@ class Parts:
             inventory=self._hardware.inventory,
             edits=self._edits,
             files=NodeFiles(
-                records=self._records, specs=self._specs, ledger=self._ledger, enforcements=self._enforcements
+                records=self._records,
+                specs=self._specs,
+                ledger=self._ledger,
+                enforcements=self._enforcements,
+                metadata=self._metadata,
             ),
             driver=driver,
             node=node,
@@ -282,7 +288,11 @@ class Parts:
 
     def _clear(self) -> None:
         check_names(self._records, self._settings.driver_name)
-        for clear in (self._records.open, self._specs.open):
+
+        def forget() -> None:
+            self._metadata.open({*self._records.uids(), *self._specs.uids()})
+
+        for clear in (self._records.open, self._specs.open, forget):
             try:
                 clear()
             except StorageError as error:
