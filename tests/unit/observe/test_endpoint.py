@@ -6,11 +6,10 @@ import socket
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from hami_kubeletplugin.api.errors import SettingsError
-from hami_kubeletplugin.observe import endpoint, exposition
+from hami_kubeletplugin.observe import endpoint
 from hami_kubeletplugin.observe.endpoint import Door, served
 from hami_kubeletplugin.port.room import Bounds
 
@@ -133,12 +132,3 @@ async def test_a_token_is_for_metrics_alone() -> None:
         session.get(f"http://127.0.0.1:{port}/metrics") as response,
     ):
         assert response.status == 200
-
-
-async def test_counters_have_no_second_series() -> None:
-    """`_created` of each is nothing that anybody asked for."""
-    registry = CollectorRegistry()
-    Counter("some", "Some.", registry=registry)
-    Histogram("seconds", "Some.", registry=registry)
-    assert "some_total 0.0" in exposition.text(registry).decode()
-    assert "_created" not in exposition.text(registry).decode()
