@@ -56,8 +56,8 @@ class Seen:
         """See how it is now; what can't be told in time is as it was."""
         usage, _ = await asyncio.gather(self._usage.look(), self._look_at_held())
         gpus = self._inventory().gpus
-        told = {each.uuid: each.index for each in usage.gpus}
-        # Kept for while NVML says nothing: a GPU with another number would be another series.
+        # Kept for while NVML says nothing, not even a number: a GPU with another one would be another series.
+        told = {each.uuid: each.index for each in usage.gpus if (each.memory_used, each.utilization) != (None, None)}
         self._index = {gpu.uuid: index for gpu in gpus if (index := (self._index | told).get(gpu.uuid)) is not None}
         self.view = view(
             self._node,

@@ -112,9 +112,9 @@ async def test_a_gpu_keeps_its_number_while_nvml_says_nothing(world: World) -> N
 
     await world.seen.look()
     assert numbers() == [0, 1]
-    world.usage = OfNode(1.0, (of_gpu(0, index=3), of_gpu(1, index=5)))
+    world.usage = OfNode(1.0, (of_gpu(0, index=3, used=0), of_gpu(1, index=5, used=0)))
     await world.seen.look()
-    world.usage = OfNode(2.0)
+    world.usage = OfNode(2.0, (of_gpu(0, index=0), of_gpu(1, index=1)))
     await world.seen.look()
     assert numbers() == [3, 5]
     world.inventory = Inventory((gpu(1),))
