@@ -7,7 +7,7 @@ from typing import Final
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.claims import usage as claims_usage
-from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.metrics.view import View, view
 from hami_kubeletplugin.usage.model import Usage
 
@@ -25,7 +25,7 @@ class Seen:
         node: This node.
         sharing: How much there is of a GPU.
         usage: Who looks what is in use.
-        inventory: The node's GPUs.
+        gpus: The node's, by UUID, in bus order.
         published: UUIDs of those that we publish.
         held: What prepared claims hold. Called in a thread, of which there is one at a time; raises a StorageError.
         patience: Seconds for that; then what was known before is shown.
@@ -40,14 +40,14 @@ class Seen:
         sharing: Sharing,
         *,
         usage: Usage,
-        inventory: Callable[[], Inventory],
+        gpus: Callable[[], Mapping[str, Gpu]],
         published: Callable[[], frozenset[str]],
         held: Callable[[], Held],
         patience: float = _PATIENCE,
     ) -> None:
         self.view = View(node)
         self._node, self._sharing, self._usage = node, sharing, usage
-        self._inventory, self._published, self._read_held, self._patience = inventory, published, held, patience
+        self._gpus, self._published, self._read_held, self._patience = gpus, published, held, patience
         self._held: Held | None = None
         self._reading: asyncio.Task[Held] | None = None
         self._index: dict[str, int] = {}
@@ -55,14 +55,14 @@ class Seen:
     async def look(self) -> None:
         """See how it is now; what can't be told in time is as it was."""
         usage, _ = await asyncio.gather(self._usage.look(), self._look_at_held())
-        gpus = self._inventory().gpus
+        gpus = self._gpus()
         # Kept for while NVML says nothing, not even a number: a GPU with another one would be another series.
         told = {each.uuid: each.index for each in usage.gpus if (each.memory_used, each.utilization) != (None, None)}
-        self._index = {gpu.uuid: index for gpu in gpus if (index := (self._index | told).get(gpu.uuid)) is not None}
+        self._index = {uuid: index for uuid, index in (self._index | told).items() if uuid in gpus}
         self.view = view(
             self._node,
             usage,
-            gpus=gpus,
+            gpus=gpus.values(),
             published=self._published(),
             held=self._held,
             sharing=self._sharing,

@@ -123,11 +123,6 @@ class HardwareWatch:
         return self._inventory.by_uuid() if self._inventory else {}
 
     @property
-    def known(self) -> Inventory:
-        """The GPUs as seen last; none while none are known. Never waits."""
-        return self._inventory or Inventory()
-
-    @property
     def uuids(self) -> tuple[str, ...] | None:
         """The GPUs as seen last, none while there is no driver; None while that is not known. Never waits."""
         if self._inventory is not None:

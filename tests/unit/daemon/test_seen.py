@@ -10,7 +10,7 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.claims.usage import Usage
 from hami_kubeletplugin.daemon.seen import Seen
-from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.metrics.claims import ClaimUsage
 from hami_kubeletplugin.metrics.hami import Hami
 from hami_kubeletplugin.usage.model import Memory, OfNode
@@ -31,11 +31,15 @@ class World:
             NODE,
             Sharing(),
             usage=self,
-            inventory=lambda: self.inventory,
+            gpus=self.gpus,
             published=lambda: frozenset(self.inventory.by_uuid()),
             held=self.read,
             patience=0.01,
         )
+
+    def gpus(self) -> Mapping[str, Gpu]:
+        """The node's."""
+        return self.inventory.by_uuid()
 
     async def look(self) -> OfNode:
         """What is in use."""
