@@ -19,6 +19,7 @@ from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.suspects import Suspects
+from hami_kubeletplugin.daemon.seen import Seen
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory
@@ -253,6 +254,17 @@ class Parts:
             "in force": self.in_force.run(settings.container_interval),
             "limits differ": self.limits_differ.run(settings.container_interval),
         }
+
+    def seen(self) -> Seen:
+        """Who looks what metrics show of GPUs and containers."""
+        return Seen(
+            self._settings.node_name,
+            self._settings,
+            usage=self.usage,
+            gpus=self._hardware.by_uuid,
+            published=lambda: self.publisher.offered,
+            held=self._ledger.in_use,
+        )
 
     def give_up(self) -> None:
         """Prepares no longer wait for the API server; what they write is finished."""
