@@ -2,4 +2,5 @@
 
 node  the daemon itself: what it gives containers, whether it can, and when it last did
 gpus  how each GPU is
+driver  what the daemon has done
 """
