@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.beside_settings import BesideSettings
+from hami_kubeletplugin.api.claim_settings import ClaimSettings
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.health_settings import HealthSettings
@@ -99,7 +100,7 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings):
+class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings, ClaimSettings):
     """The node daemon's settings."""
 
     node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")

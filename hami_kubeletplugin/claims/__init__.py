@@ -7,11 +7,13 @@
     reader          what the API server says about the claims of one call
     node_files      what a claim leaves on the node, in an order in which a crash is harmless
     ledger          what prepared claims hold of each GPU, and that it is never more than there is
+    metadata_files  the files that tell its containers of their devices
     specfiles       its CDI spec file
     other_names     claims of this node under other driver names
     records         its record file
     record_schema   how a record stands on the disk, version by version (pure)
     spec            prepared claim -> CDI spec (pure)
+    metadata        prepared claim -> what its containers are told of their devices (pure)
     enforcement     what keeps limits, as an interface; and nothing, which is one of them
     numbering       the order in which a container numbers its GPUs (pure)
     plan            allocated claims + pods -> prepared claim, or a refusal (pure)

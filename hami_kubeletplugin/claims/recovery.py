@@ -170,14 +170,14 @@ class Recovery:
         return waiting
 
     def _due(self) -> list[str]:
-        """Claims that could not be mended a while ago, or whose spec isn't as it was made."""
+        """Claims that could not be mended a while ago, or whose files aren't as they were made."""
         now = self._clock()
         failing = dict(self._failing)
         try:
             return [
                 uid
                 for uid in self._records.uids()
-                if (failing[uid].due <= now if uid in failing else not self._specs.is_intact(uid))
+                if (failing[uid].due <= now if uid in failing else not self._claims.is_intact(uid))
             ]
         except StorageError:
             return []  # repair says so, at its own pace

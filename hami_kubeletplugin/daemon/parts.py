@@ -10,6 +10,7 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.other_names import check_names
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -44,6 +45,8 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
+from hami_kubeletplugin.usage.node import Installed
+from hami_kubeletplugin.usage.service import UsageOfNode
 
 log = get_logger()
 
@@ -82,6 +85,7 @@ class Parts:
         self._records = Records(settings.plugin_dir / "claims")
         self._reading = MayHang("the directory of claims' records", StorageError)
         self._specs = SpecFiles(settings.cdi_dir, settings.driver_name)
+        self._metadata = MetadataFiles(settings.plugin_dir / FOLDER, wanted=settings.device_metadata == "mounted")
         shipped = Shipped(
             settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
         )
@@ -94,6 +98,15 @@ class Parts:
             on_change=self._hardware_changed,
             in_use=self._gpus_in_use,
             known=KnownGpus(settings.plugin_dir / "gpus.json", self._boot_id),
+        )
+        self.usage = UsageOfNode(
+            records=self._records,
+            hami_dir=settings.hami_dir,
+            gpus=self._hardware.by_uuid,
+            sessions=sessions,
+            pods=self._api,
+            installed=self._installed,
+            idle=settings.health_poll,
         )
         self._health = GpuHealth(
             settings,
@@ -153,7 +166,11 @@ class Parts:
             inventory=self._hardware.inventory,
             edits=self._edits,
             files=NodeFiles(
-                records=self._records, specs=self._specs, ledger=self._ledger, enforcements=self._enforcements
+                records=self._records,
+                specs=self._specs,
+                ledger=self._ledger,
+                enforcements=self._enforcements,
+                metadata=self._metadata,
             ),
             driver=driver,
             node=node,
@@ -262,9 +279,20 @@ class Parts:
         except StorageError:  # recovery says so
             return {}
 
+    def _installed(self) -> Installed | None:
+        """What is known of the library that new containers get."""
+        installed = self.host.installed
+        if installed is None:
+            return None
+        return Installed(installed.version, installed.renewal.layout if installed.renewal else None)
+
     def _clear(self) -> None:
         check_names(self._records, self._settings.driver_name)
-        for clear in (self._records.open, self._specs.open):
+
+        def forget() -> None:
+            self._metadata.open({*self._records.uids(), *self._specs.uids()})
+
+        for clear in (self._records.open, self._specs.open, forget):
             try:
                 clear()
             except StorageError as error:

@@ -16,7 +16,7 @@ from typing import Final
 from hami_kubeletplugin.api.errors import DriverMissing, HardwareError, StorageError
 from hami_kubeletplugin.gpu.conditions import Condition, What
 from hami_kubeletplugin.gpu.known import KnownGpus
-from hami_kubeletplugin.gpu.model import GpuSource, Inventory
+from hami_kubeletplugin.gpu.model import Gpu, GpuSource, Inventory
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
@@ -117,6 +117,10 @@ class HardwareWatch:
     def wake(self) -> None:
         """Look again now: something has changed. In the event loop."""
         self._woken.set()
+
+    def by_uuid(self) -> Mapping[str, Gpu]:
+        """The GPUs as seen last; none while none are known. Never waits."""
+        return self._inventory.by_uuid() if self._inventory else {}
 
     @property
     def uuids(self) -> tuple[str, ...] | None:

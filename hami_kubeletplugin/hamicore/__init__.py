@@ -13,6 +13,8 @@
     processes       which processes are in whose containers
     directories     directories that containers write into: made, and emptied whatever is in them
     mounts          small file systems in memory; what is mounted
+    differences     where a region's limits are not what was given (pure)
+    reading         what a region says now
     region          the bytes of a region (pure)
     contract        variables and paths (pure)
 

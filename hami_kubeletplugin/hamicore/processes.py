@@ -26,6 +26,11 @@ _POD: Final = re.compile(
     rb"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:[./]|$)", re.MULTILINE
 )
 """A pod's UID in the path of its cgroup, as the kubelet's drivers for cgroups write it; static pods have a hash."""
+_CONTAINER: Final = re.compile(rb"/(?:[a-z-]+[-:])?([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+"""A container's id behind that, as containerd, CRI-O and Docker have it there."""
+_NAMESPACE_PIDS: Final = re.compile(rb"^NSpid:.*?(\d+)$", re.MULTILINE)
+_STATUS: Final = 1024 * 1024
+"""Bytes of a process's status, in which the up to 65536 groups of a process come before what is read."""
 _SMALL: Final = 4096
 """Bytes of a file that has less, or of which the first ones are enough."""
 _LIMIT: Final = 16 * 1024 * 1024
@@ -54,6 +59,13 @@ class Process(NamedTuple):
     started: int
     pid: int
     name: str
+
+
+class Owner(NamedTuple):
+    """In which pod (UID) a process is, and in which of its containers by the runtime's id; empty: in none, or not to be told."""
+
+    pod: str
+    container: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +251,22 @@ def _process(proc: Path, pid: int) -> Process | None:
 
 def _pod(proc: Path, pid: int) -> str:
     """UID of the pod that a process is in; empty if it is in none."""
-    found = _POD.search(_read(proc / str(pid) / "cgroup", _SMALL) or b"")
-    return found[1].decode().replace("_", "-") if found else ""
+    return owner(pid, proc).pod
+
+
+def owner(pid: int, proc: Path = PROC) -> Owner:
+    """Whose a process is."""
+    cgroup = _read(proc / str(pid) / "cgroup", _SMALL) or b""
+    if (pod := _POD.search(cgroup)) is None:
+        return Owner("", "")
+    container = _CONTAINER.search(cgroup, pod.end() - 1)
+    return Owner(pod[1].decode().replace("_", "-"), container[1].decode() if container else "")
+
+
+def own_pid(pid: int, proc: Path = PROC) -> int:
+    """What a process calls itself: its PID in the innermost of its name spaces; as here if it is gone."""
+    found = _NAMESPACE_PIDS.search(_read(proc / str(pid) / "status", _STATUS) or b"")
+    return int(found[1]) if found else pid
 
 
 def _link(path: Path) -> str | None:

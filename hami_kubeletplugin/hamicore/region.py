@@ -21,7 +21,7 @@ MAGIC: Final = 19920718
 BROKEN_SIZE: Final = 2_008_984
 """sizeof of the region of release 2.8.1, which says 1.1 too: every process after the first runs unlimited there."""
 
-_UUID_BYTES: Final = 96
+UUID_BYTES: Final = 96
 _NOT_ZERO: Final = re.compile(rb"[^\0](?:\0{0,15}[^\0])*")
 _NO_CORE_LIMIT: Final = 100
 _SEMAPHORE: Final = struct.pack("<QiI16x", 1, 128, 0)
@@ -116,8 +116,8 @@ def region(layout: Layout, limits: Mapping[str, Limit], policy: Policy = DEFAULT
     """
     checked(limits.values())
     names = [uuid.encode() for uuid in limits]
-    if any(len(name) >= _UUID_BYTES or b"\0" in name for name in names):
-        raise ValueError(f"a GPU UUID has at most {_UUID_BYTES - 1} bytes, none of them zero: {list(limits)}")
+    if any(len(name) >= UUID_BYTES or b"\0" in name for name in names):
+        raise ValueError(f"a GPU UUID has at most {UUID_BYTES - 1} bytes, none of them zero: {list(limits)}")
     unused = MAX_GPUS_PER_CONTAINER - len(limits)
     memory = [limit.memory_mib * MIB for limit in limits.values()] + [0] * unused
     cores = [min(limit.cores, 100) or _NO_CORE_LIMIT for limit in limits.values()] + [_NO_CORE_LIMIT] * unused
@@ -127,7 +127,7 @@ def region(layout: Layout, limits: Mapping[str, Limit], policy: Policy = DEFAULT
         struct.pack_into("<II", start, 4, *layout.version)
     struct.pack_into("<Q", start, layout.device_num, len(limits))
     for index, name in enumerate(names):
-        struct.pack_into(f"{_UUID_BYTES}s", start, layout.uuids + index * _UUID_BYTES, name)
+        struct.pack_into(f"{UUID_BYTES}s", start, layout.uuids + index * UUID_BYTES, name)
     struct.pack_into(f"<{MAX_GPUS_PER_CONTAINER}Q", start, layout.limit, *memory)
     struct.pack_into(f"<{MAX_GPUS_PER_CONTAINER}Q", start, layout.sm_limit, *cores)
     switch = 0 if policy.core_policy == "disable" else 1

@@ -138,6 +138,12 @@ def recognise(library: bytes, entries: Sequence[Entry], machine: str | None = No
     return Release(digest, version, layout, entry.patch)
 
 
+def layout_of(name: str | None) -> Layout | None:
+    """The layout of a release by its name as records have it, with our patches or without; None if it isn't known."""
+    version = (name or "").partition("-hami-dra")[0]
+    return LAYOUTS.get(_RELEASES.get(version, ""))
+
+
 def unfit(library: bytes, release: Release, *, floor: tuple[int, int], machine: str | None = None) -> str | None:
     """Why a library must not come into any container; None if it may.
 

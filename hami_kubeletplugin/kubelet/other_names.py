@@ -15,6 +15,7 @@ from hami_kubeletplugin.api.errors import AlreadyServing, HamiError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import Enforcements
 from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.other_names import OtherName, other_names
 from hami_kubeletplugin.claims.reader import ClaimApi
@@ -155,11 +156,14 @@ class OtherNames:
         settings = parts.settings.model_copy(update={"driver_name": name.driver, "plugin_dir": name.plugin_dir})
         records, specs = Records(name.plugin_dir / "claims"), SpecFiles(settings.cdi_dir, name.driver)
         ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=lambda _: None)
+        metadata = MetadataFiles(name.plugin_dir / FOLDER, wanted=settings.device_metadata == "mounted")
         claims = Claims(
             api=parts.claim_api,
             inventory=parts.inventory,
             edits=parts.edits,
-            files=NodeFiles(records=records, specs=specs, ledger=ledger, enforcements=parts.enforcements),
+            files=NodeFiles(
+                records=records, specs=specs, ledger=ledger, enforcements=parts.enforcements, metadata=metadata
+            ),
             driver=name.driver,
             node=settings.node_name,
             boot_id=parts.boot_id,

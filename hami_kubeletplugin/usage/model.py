@@ -29,10 +29,11 @@ class OnGpu:
     Attributes:
         uuid: The GPU's.
         device: Name of its device.
-        limit: What the claim was given of it for this container; what must hold.
+        limit: What must hold: what the container was given of it, by all of its claims together.
         region: What the container's region says, in units of `limit`; None if there is none, or it can't be read.
         used: Memory in use.
         utilization: Percent of the GPU's compute in use, 0 to 100.
+        index: Its number in the container, which is HAMi's `vdevice_index`.
     """
 
     uuid: str
@@ -41,6 +42,7 @@ class OnGpu:
     region: Limit | None
     used: Memory | None
     utilization: int | None
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class OfContainer:
         use: Index of the use in its record.
         namespace, pod, pod_uid, container: Who it is.
         container_index: Its place in the pod, init containers first, as HAMi counts; None if not known.
-        gpus: In the order in which the container numbers them (PCI bus), which is HAMi's `vdevice_index`.
+        gpus: Those that it has through this claim, in the order in which it numbers them (PCI bus).
         whole: Whether its GPUs are wholly its own, or it has admin access: nothing is limited.
         source: Where `used` and `utilization` come from.
         processes: How many of its processes use GPUs now; None if that can't be seen.

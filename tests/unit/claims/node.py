@@ -17,6 +17,7 @@ from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import ClaimFiles, Sharing
 from hami_kubeletplugin.claims.enforcement import Enforced, Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared, PreparedShare
 from hami_kubeletplugin.claims.reader import ClaimApi
@@ -183,11 +184,13 @@ class Node:
         self.ledger = Ledger(
             records=self.records, specs=self.specs, sharing=self.sharing, waited_for=self.waited_for.extend
         )
+        self.metadata = MetadataFiles(self.plugin / FOLDER, wanted=True)
         self.files = NodeFiles(
             records=self.records,
             specs=self.specs,
             ledger=self.ledger,
             enforcements={"hami-core": HamiCore(self.host, self.hami), "none": NoEnforcement()},
+            metadata=self.metadata,
         )
         self.claims = Claims(
             api=self.claim_api,
@@ -267,7 +270,7 @@ class Node:
                 if path.parent.name == "damaged" or path.name == "damaged":
                     continue
                 found[str(path.relative_to(self.root))] = "" if path.is_dir() else path.read_bytes().hex()
-        return {name: content for name, content in found.items() if name != "plugin/claims"}
+        return {name: content for name, content in found.items() if name not in ("plugin/claims", f"plugin/{FOLDER}")}
 
     @property
     def regions(self) -> bool:

@@ -1,0 +1,166 @@
+"""What this node tells of the use of its GPUs: records, processes and regions. Everything here blocks."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hami_kubeletplugin import files
+from hami_kubeletplugin.api.errors import StorageError
+from hami_kubeletplugin.claims.prepared import Prepared, Use
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.hamicore.claim_dir import ClaimDir, use_name
+from hami_kubeletplugin.hamicore.contract import CACHE_FILE
+from hami_kubeletplugin.hamicore.directories import OPEN
+from hami_kubeletplugin.hamicore.processes import PROC, Look, Owner, Process, UseKey, look, own_pid, owner
+from hami_kubeletplugin.hamicore.reading import Content, read_region
+from hami_kubeletplugin.hamicore.region import Layout
+from hami_kubeletplugin.hamicore.storage import stored
+from hami_kubeletplugin.hamicore.versions import layout_of
+from hami_kubeletplugin.usage.joined import Found
+from hami_kubeletplugin.usage.sample import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What is known of the library that new containers get."""
+
+    version: str | None
+    layout: Layout | None
+
+
+class OnNode:
+    """Looks at it again and again, and keeps what doesn't change. Used by one thread at a time.
+
+    Args:
+        records: Claim records.
+        hami_dir: HAMi-core's directory on the host.
+        installed: Gives what is known of the installed library.
+        proc: Where procfs is.
+    """
+
+    def __init__(
+        self, records: Records, hami_dir: Path, installed: Callable[[], Installed | None], proc: Path = PROC
+    ) -> None:
+        self._records, self._hami_dir, self._installed, self._proc = records, hami_dir, installed, proc
+        self._claims: dict[str, tuple[files.Fingerprint | None, Prepared]] = {}
+        self._own_pids: dict[Process, int] = {}
+
+    def look(self, sample: Sample | None) -> Found:
+        """All that is found now.
+
+        Args:
+            sample: NVML's answers, whose processes are to be known.
+
+        Raises:
+            StorageError: Records can't be read.
+            OSError: /proc can't be read.
+        """
+        claims = self._prepared()
+        uses = {
+            UseKey(claim.uid, name): (claim, use, kind)
+            for claim in claims
+            for kind in ("region", "directory")
+            for name, use in stored(claim, kind).items()
+        }
+        seen = look(self._hami_dir, self._proc)
+        here = {key: processes for key, processes in seen.processes.items() if key in uses}
+        unseen = frozenset(key for key, (claim, _, _) in uses.items() if _is_unseen(seen, claim))
+        own_pids = self._known_pids(here.values())
+        regions = {}
+        for key, (claim, use, kind) in uses.items():
+            pids = None if key in unseen else {own_pids[process] for process in here.get(key, ())}
+            try:
+                regions[key] = self._region(key, claim, use, kind, pids)
+            except StorageError:
+                continue
+        processes = {key: frozenset(process.pid for process in all_) for key, all_ in here.items()}
+        return Found(
+            at=time.time(),
+            claims=claims,
+            regions=regions,
+            processes=processes,
+            unseen=unseen,
+            owners=self._owners(sample, frozenset[int]().union(*processes.values())),
+        )
+
+    def _prepared(self) -> list[Prepared]:
+        """All that can be used; a record is read when it is new, or another one."""
+        known: dict[str, tuple[files.Fingerprint | None, Prepared]] = {}
+        for uid in self._records.uids():
+            print_, before = files.fingerprint(self._records.path(uid)), self._claims.get(uid)
+            if before is not None and before[0] == print_:
+                known[uid] = before
+                continue
+            try:
+                claim = self._records.load(uid)
+            except StorageError:  # recovery says so
+                continue
+            if claim is not None:
+                known[uid] = print_, claim
+        self._claims = known
+        return [claim for _, claim in known.values()]
+
+    def _known_pids(self, containers: Iterable[Iterable[Process]]) -> Mapping[Process, int]:
+        """What processes call themselves, which they do as long as they live."""
+        self._own_pids = {
+            process: self._own_pids.get(process) or own_pid(process.pid, self._proc)
+            for processes in containers
+            for process in processes
+        }
+        return self._own_pids
+
+    def _region(self, key: UseKey, claim: Prepared, use: Use, kind: str, pids: set[int] | None) -> Content | None:
+        folder, layout = ClaimDir(self._hami_dir, key.claim_uid), self._layout(claim)
+        if kind == "region":
+            return read_region(folder.region(key.use), layout=layout, gpus=len(use.gpus), pids=pids)
+        try:
+            # Any uid of the container may write in there, so nothing in it is followed.
+            handle = os.open(folder.cache(key.use), OPEN)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{folder.cache(key.use)}: can't be read: {error.strerror}") from error
+        try:
+            return read_region(Path(CACHE_FILE), layout=layout, gpus=len(use.gpus), pids=pids, folder=handle)
+        finally:
+            os.close(handle)
+
+    def _layout(self, claim: Prepared) -> Layout | None:
+        """Of the library that the claim's containers have."""
+        installed = self._installed()
+        if installed is not None and installed.layout is not None and installed.version == claim.library:
+            return installed.layout
+        return layout_of(claim.library)
+
+    def _owners(self, sample: Sample | None, known: frozenset[int]) -> Mapping[int, Owner]:
+        pids = {pid for processes in (sample.processes if sample else {}).values() for pid in processes}
+        return {pid: owner(pid, self._proc) for pid in pids - known}
+
+
+def _is_unseen(seen: Look, claim: Prepared) -> bool:
+    return not seen.others or not seen.crowded.isdisjoint(pod.uid for pod in claim.pods)
+
+
+def files_of(claims: Iterable[Prepared]) -> Mapping[tuple[str, int], UseKey]:
+    """Whose files the containers of each use have, by its claim's UID and index; not there: they have none. Pure.
+
+    A container that uses several claims has the files of one of them.
+    """
+    known = list(claims)
+    own = {
+        (claim.uid, name): use
+        for claim in known
+        for kind in ("region", "directory")
+        for name, use in stored(claim, kind).items()
+    }
+    shared = {(uid, use.containers): UseKey(uid, name) for (uid, name), use in own.items()}
+    found = {}
+    for claim in known:
+        for index, use in enumerate(claim.uses):
+            if (claim.uid, use_name(index)) in own:
+                found[claim.uid, index] = UseKey(claim.uid, use_name(index))
+            elif use.containers and (key := shared.get((use.owner, use.containers))):
+                found[claim.uid, index] = key
+    return found

@@ -1,0 +1,124 @@
+"""Who looks at the use of GPUs; implements `model.Usage`."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from hami_kubeletplugin.api.errors import HamiError, StorageError
+from hami_kubeletplugin.claims.records import Records
+from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.gpu.sessions import Sessions
+from hami_kubeletplugin.hamicore.processes import PROC
+from hami_kubeletplugin.hanging import MayHang
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
+from hami_kubeletplugin.usage.joined import Found, held, joined
+from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode
+from hami_kubeletplugin.usage.node import Installed, OnNode, files_of
+from hami_kubeletplugin.usage.pods import PodApi, Pods
+from hami_kubeletplugin.usage.sample import Sample, Sampler
+
+log = get_logger()
+
+FRESH: Final = 1.0
+"""Seconds for which a look is good for others."""
+_SAMPLE: Final = 5.0
+"""Seconds for which NVML's answers are good while GPUs are in use; with none in use it is asked as seldom as health asks it."""
+_PATIENCE: Final = 3.0
+"""Seconds for files and /proc."""
+
+
+class UsageOfNode:
+    """Looks, when somebody asks; several at once share a look.
+
+    Args:
+        records: Claim records.
+        hami_dir: HAMi-core's directory on the host.
+        gpus: Gives the node's GPUs by UUID, as far as they are known; never waits.
+        sessions: NVML; None: hardware is simulated, and of it is in use what containers use.
+        pods: Where pods can be asked for; None: nowhere.
+        installed: Gives what is known of the installed HAMi-core.
+        idle: Seconds between questions to NVML while no claim is prepared.
+        proc: Where procfs is.
+    """
+
+    def __init__(
+        self,
+        *,
+        records: Records,
+        hami_dir: Path,
+        gpus: Callable[[], Mapping[str, Gpu]],
+        sessions: Sessions | None,
+        pods: PodApi | None = None,
+        installed: Callable[[], Installed | None] = lambda: None,
+        idle: float = 15.0,
+        proc: Path = PROC,
+    ) -> None:
+        self._gpus, self._idle, self._pods = gpus, idle, Pods(pods)
+        self._sampler = Sampler(sessions, self._age) if sessions else None
+        self._node, self._folder = OnNode(records, hami_dir, installed, proc), str(hami_dir)
+        self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=_PATIENCE)
+        self._looking: asyncio.Task[OfNode] | None = None
+        self._last: tuple[float, OfNode] | None = None
+        self._in_use = True
+        self._said = Once[str]()
+
+    async def look(self) -> OfNode:
+        """See `Usage`."""
+        if self._last and time.monotonic() - self._last[0] < FRESH:
+            return self._last[1]
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="usage")
+        return await asyncio.shield(self._looking)
+
+    def _age(self) -> float:
+        return min(_SAMPLE, self._idle) if self._in_use else self._idle
+
+    async def _look(self) -> OfNode:
+        sample = await self._sampler.sample() if self._sampler else None
+        gpus = self._gpus()
+        containers: tuple[OfContainer, ...] = ()
+        try:
+            found = await asyncio.to_thread(self._found, sample)
+            containers = self._joined(found, gpus, sample)
+            self._in_use = bool(found.claims)
+            self._said.ended("failure")
+        except Exception as error:
+            if self._said.is_new("failure", str(error)):
+                unexpected = None if isinstance(error, HamiError | OSError) else error
+                log.warning("what containers use of GPUs can't be told now", error=str(error), exc_info=unexpected)
+        made = OfNode(time.time(), self._of_gpus(gpus, sample, containers), containers)
+        self._last = time.monotonic(), made
+        return made
+
+    def _found(self, sample: Sample | None) -> Found:
+        return self._may_hang.each(lambda _: self._node.look(sample), [self._folder])[self._folder]
+
+    def _joined(self, found: Found, gpus: Mapping[str, Gpu], sample: Sample | None) -> tuple[OfContainer, ...]:
+        made = joined(found, files_of(found.claims), gpus, sample, self._pods.known)
+        self._pods.want([pod for claim in found.claims for pod in claim.pods], made.vague)
+        return tuple(made.containers)
+
+    def _of_gpus(
+        self, gpus: Mapping[str, Gpu], sample: Sample | None, containers: tuple[OfContainer, ...]
+    ) -> tuple[OfGpu, ...]:
+        """NVML's answers; without, what is known of GPUs otherwise."""
+        if sample is not None:
+            return sample.gpus
+        simulated = held(containers) if self._sampler is None else None
+        ordered = sorted(gpus.values(), key=lambda gpu: gpu.bus_order)
+        used = {gpu.uuid: (simulated or {}).get(gpu.uuid, (0, 0)) for gpu in ordered} if simulated is not None else {}
+        return tuple(
+            OfGpu(
+                index=index,
+                uuid=gpu.uuid,
+                name=gpu.name,
+                memory=gpu.memory_bytes,
+                memory_used=used[gpu.uuid][0] if used else None,
+                utilization=used[gpu.uuid][1] if used else None,
+                memory_utilization=0 if used else None,
+            )
+            for index, gpu in enumerate(ordered)
+        )
