@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from tests.monitoring.conftest import Promtool
+from tests.monitoring.exposition import exported
 from tests.monitoring.reading import OF_OTHERS, dashboard, metrics, panels, queries, rules
 
 
@@ -18,13 +19,13 @@ def test_each_query_is_valid(promtool: Promtool, tmp_path: Path) -> None:
     promtool("check", "rules", str(tmp_path / "rules.yaml"))
 
 
-def test_queries_read_metrics_that_there_are(exported: set[str]) -> None:
+def test_queries_read_metrics_that_there_are() -> None:
     """Those of the daemon and the webhook, and what rules.yaml records; variables too."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     variables = [str(each.get("definition", "")) for each in dashboard()["templating"]["list"]]
     read = {name for query in (*queries(), *variables) for name in metrics(query)}
     assert read
-    assert read - recorded - OF_OTHERS - exported == set()
+    assert read - recorded - OF_OTHERS - exported() == set()
 
 
 def test_grafana_can_import_it() -> None:
@@ -43,6 +44,8 @@ def test_grafana_can_import_it() -> None:
         assert panel["title"]
         assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
     for first, second in itertools.combinations((panel["gridPos"] for panel in whole["panels"]), 2):
-        apart = [first[a] + first[size] <= second[a] or second[a] + second[size] <= first[a] for a, size in ("xw", "yh")]
+        apart = [
+            first[a] + first[size] <= second[a] or second[a] + second[size] <= first[a] for a, size in ("xw", "yh")
+        ]
         assert any(apart), (first, second)
         assert first["x"] + first["w"] <= 24

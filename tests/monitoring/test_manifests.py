@@ -55,7 +55,9 @@ def test_the_servicemonitor_finds_the_webhook() -> None:
     monitor = one("deploy/monitoring/servicemonitor.yaml", "ServiceMonitor")["spec"]
     service = one("webhook.yaml", "Service")
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
-    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == [port["name"] for port in service["spec"]["ports"]]
+    assert [endpoint["port"] for endpoint in monitor["endpoints"]] == [
+        port["name"] for port in service["spec"]["ports"]
+    ]
 
 
 def test_by_hamis_names_others_find_the_daemons() -> None:

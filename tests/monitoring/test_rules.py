@@ -9,6 +9,7 @@ import yaml
 
 from tests import REPOSITORY
 from tests.monitoring.conftest import Promtool
+from tests.monitoring.exposition import exported
 from tests.monitoring.reading import OF_OTHERS, groups, metrics, rules
 
 HERE = Path(__file__).parent
@@ -18,7 +19,9 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 def anchors(page: str) -> set[str]:
     """The anchors of headings, as they are made of their words."""
     text = (REPOSITORY / page).read_text()
-    titles = re.findall(r"^#{1,6} +(.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    titles = re.findall(
+        r"^#{1,6} +(.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
+    )
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -49,8 +52,8 @@ def test_each_alert_says_what_to_do(rule: dict[str, dict[str, str]]) -> None:
     assert f"`{rule['alert']}`" in (REPOSITORY / "docs" / "observability.md").read_text()
 
 
-def test_rules_read_metrics_that_there_are(exported: set[str]) -> None:
+def test_rules_read_metrics_that_there_are() -> None:
     """Those of the daemon and the webhook, what rules record themselves, and known ones of others."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     read = {name for rule in rules() for name in metrics(rule["expr"])}
-    assert read - recorded - OF_OTHERS - exported == set()
+    assert read - recorded - OF_OTHERS - exported() == set()
