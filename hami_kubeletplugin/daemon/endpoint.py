@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator
 
+from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.daemon.parts import Parts
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
 from hami_kubeletplugin.observe.log import get_logger
@@ -11,20 +12,23 @@ log = get_logger()
 
 
 @contextlib.asynccontextmanager
-async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
+async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[None]:
     """Serve metrics, and answers for probes, while the context is open, if they are wanted.
 
     Args:
-        address: `HOST:PORT`; empty: they are not.
+        settings: Where, what and for whom; without an address they are not.
         parts: What is asked.
 
     Raises:
-        SettingsError: The address can't be used.
+        CertificateError, SettingsError: The address, or a file, can't be used.
     """
-    if not address:
+    if not settings.metrics_address:
         yield
         return
+    from hami_kubeletplugin.daemon.door import door  # noqa: PLC0415
+    from hami_kubeletplugin.metrics.claims import ClaimUsage  # noqa: PLC0415
     from hami_kubeletplugin.metrics.gpus import GpuStates  # noqa: PLC0415 - 2.5 MB that not everybody needs
+    from hami_kubeletplugin.metrics.hami import Hami  # noqa: PLC0415
     from hami_kubeletplugin.metrics.node import Facts, Node  # noqa: PLC0415
     from hami_kubeletplugin.observe.endpoint import ALIVE, READY, served  # noqa: PLC0415
 
@@ -37,6 +41,7 @@ async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
             in_region=renewal is not None,
             not_limited=parts.in_force.not_limited,
             not_known=parts.in_force.not_known,
+            limit_differs=parts.limits_differ.count,
             open_to_all=parts.in_force.open_to_all,
             published_at=parts.publisher.published_at,
             registered=parts.server.registration.registered.is_set(),
@@ -51,6 +56,17 @@ async def endpoint(address: str, parts: Parts) -> AsyncIterator[None]:
         return await parts.server.serving(READINESS), ", ".join(parts.readiness.lacking) or "the kubelet's socket"
 
     collectors = (Node(facts), GpuStates(lambda: parts.publisher.devices, parts.conditions))
-    async with served(address, collectors, {ALIVE: alive, READY: ready}) as port:
+    seen = parts.seen()
+    shown = (Hami(lambda: seen.view, legacy=settings.legacy_metrics), ClaimUsage(lambda: seen.view))
+    async with (
+        door(settings) as way,
+        served(
+            settings.metrics_address,
+            (*collectors, *shown),
+            {ALIVE: alive, READY: ready},
+            look=seen.look,
+            door=way,
+        ) as port,
+    ):
         log.info("serving metrics", port=port)
         yield

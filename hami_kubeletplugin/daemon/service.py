@@ -66,7 +66,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
         gc.collect()
         gc.freeze()
         try:
-            async with endpoint(settings.metrics_address, parts), asyncio.TaskGroup() as tasks:
+            async with endpoint(settings, parts), asyncio.TaskGroup() as tasks:
                 for name, work in parts.work().items():
                     tasks.create_task(work, name=name)
         except ExceptionGroup as group:

@@ -130,6 +130,11 @@ class Publisher:
         self._tell()
 
     @property
+    def offered(self) -> frozenset[str]:
+        """UUIDs of the GPUs that are to be published."""
+        return frozenset(map(uuid, self._desired or ()))
+
+    @property
     def devices(self) -> Mapping[str, str]:
         """Names of all devices that are known, by UUID."""
         return self._known

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from hami_kubeletplugin import __version__
+from hami_kubeletplugin.observe import exposition
 from hami_kubeletplugin.port.room import Room
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.5, 5.0, 10.0)
 """Seconds. Most reviews need 1 ms; those that write a template as long as the API server needs."""
 _PREFIX: Final = "hami_webhook"
@@ -98,4 +98,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return exposition.text(self._registry)

@@ -23,13 +23,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from hami_kubeletplugin.api.errors import ReviewError
+from hami_kubeletplugin.observe import exposition
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.port import connection
 from hami_kubeletplugin.port.connection import Connection
 from hami_kubeletplugin.port.listener import Listener
 from hami_kubeletplugin.port.room import Bounds
 from hami_kubeletplugin.webhook.admission.answer import Judge
-from hami_kubeletplugin.webhook.admission.metrics import CONTENT_TYPE, Metrics
+from hami_kubeletplugin.webhook.admission.metrics import Metrics
 from hami_kubeletplugin.webhook.admission.review import decode, encode
 
 log = get_logger()
@@ -109,7 +110,7 @@ class AdmissionServer:
         self._pages: Mapping[str, Callable[[], web.Response]] = {
             "/healthz": lambda: _text(HTTPStatus.OK, "ok"),
             "/readyz": self._ready,
-            "/metrics": lambda: web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE}),
+            "/metrics": lambda: web.Response(body=metrics.text(), headers={"Content-Type": exposition.CONTENT_TYPE}),
         }
 
     @property

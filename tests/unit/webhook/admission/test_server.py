@@ -418,5 +418,6 @@ async def test_metrics(both: Both) -> None:
     ):
         assert line in text.splitlines()
     assert "hami_webhook_build_info{version=" in text
+    assert "_created" not in text
     assert Metrics().text() != b""
     assert 'result="allowed"' not in Metrics().text().decode()
