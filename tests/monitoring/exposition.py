@@ -10,7 +10,7 @@ from hami_kubeletplugin.metrics.claims import ClaimUsage
 from hami_kubeletplugin.metrics.driver import Done, Driver, Records
 from hami_kubeletplugin.metrics.hami import Hami
 from hami_kubeletplugin.metrics.view import GivenGpu, View
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.limits import Limit
@@ -20,6 +20,7 @@ from hami_kubeletplugin.gpu.conditions import Condition, Conditions, What
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.metrics.gpus import GpuStates
 from hami_kubeletplugin.metrics.node import Facts, Node
+from hami_kubeletplugin.observe.exposition import text
 from hami_kubeletplugin.port.room import Bounds, Room
 from hami_kubeletplugin.usage.model import Memory, OfContainer, OfGpu, OnGpu
 from hami_kubeletplugin.webhook.admission.metrics import Metrics
@@ -34,7 +35,7 @@ def daemon(*, legacy: bool = False) -> str:
     conditions = Conditions()
     conditions.report("test", {HOSTILE: [Condition(What.XID, "", HOSTILE)]})
     done = Done()
-    facts = Facts((HOSTILE, HOSTILE, HOSTILE), True, 1, 1, True, 1.0, True, 1.0, (HOSTILE,))
+    facts = Facts((HOSTILE, HOSTILE, HOSTILE), True, 1, 1, True, 1.0, True, 1.0, (HOSTILE,), 1)
     for collector in (
         Node(lambda: facts),
         GpuStates(lambda: {HOSTILE: HOSTILE}, conditions),
@@ -45,7 +46,7 @@ def daemon(*, legacy: bool = False) -> str:
         done,
     ):
         registry.register(collector)
-    return generate_latest(registry).decode()
+    return text(registry).decode()
 
 
 def webhook() -> str:
