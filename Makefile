@@ -18,12 +18,13 @@ test: check machine unit e2e ## everything that decides whether the software wor
 machine: ## packages that tests need: installed where that is possible, else those tests say what they lack
 	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || hack/cluster/build --packages
 
-check: .venv/.ready ## lint, format, types, floors, generated code fresh
+check: .venv/.ready ## lint, format, types, floors, generated code fresh, metrics and rules as promtool wants them
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	hack/wire --check
+	hack/monitoring
 
 unit: .venv/.ready
 	$(BIN)/pytest tests/unit
