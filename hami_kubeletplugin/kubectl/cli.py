@@ -1,5 +1,6 @@
 """`kubectl-hami`, which kubectl runs as `kubectl hami`: reads options, reads the cluster, prints."""
 
+import gc
 import json
 import sys
 from io import TextIOWrapper
@@ -55,6 +56,7 @@ def usage(
 
     That is what the scheduler gives out; what programs really use, hami-kubeletplugin top shows on the node.
     """
+    gc.disable()  # looking for cycles in the trees of large clusters, which have none, would take a third of the time
     want = None if fit is None else fits.parse(fit)
     with PeoplesClient.of(kubeconfig, context) as client:
         seen = look(client, driver_name)
@@ -94,6 +96,7 @@ def why(
     CPU, volumes, other pods and the like are the scheduler's matter: its message is shown. Selectors that can't be judged
     here are named.
     """
+    gc.disable()  # as above
     name = pod.removeprefix("pod/").removeprefix("pods/")
     with PeoplesClient.of(kubeconfig, context) as client:
         within = namespace or client.access.namespace

@@ -4,15 +4,16 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import ApiForbidden, ApiNotFound, ApiNotServed
 from hami_kubeletplugin.kube.call import Call, Object
 from hami_kubeletplugin.kube.people import Reader
-from hami_kubeletplugin.kube.resource_api import GROUP, segment
 from hami_kubeletplugin.kubectl import taints
 from hami_kubeletplugin.kubectl.inventory import Inventory, inventory
 
+GROUP: Final = "resource.k8s.io"
 _API: Final = f"/apis/{GROUP}/v1"
 _AT_ONCE: Final = 4
 """Lists that are under way at the same time."""
@@ -77,8 +78,8 @@ def look_around(reader: Reader, namespace: str, name: str) -> Around:
         ApiNotFound: There is no such pod.
         ApiError: Something that is needed can't be read.
     """
-    inside = f"/namespaces/{segment(namespace)}"
-    pod = reader.get(Call("get", "pods", f"/api/v1{inside}/pods/{segment(name)}", f"{namespace}/{name}"))
+    inside = f"/namespaces/{_segment(namespace)}"
+    pod = reader.get(Call("get", "pods", f"/api/v1{inside}/pods/{_segment(name)}", f"{namespace}/{name}"))
     uid = str(fields.at(pod, "metadata", "uid") or "")
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         events = pool.submit(
@@ -88,11 +89,11 @@ def look_around(reader: Reader, namespace: str, name: str) -> Around:
         nodes = pool.submit(_nodes, reader)
         claims = {}
         for claim in claim_names(pod):
-            path = f"{_API}{inside}/resourceclaims/{segment(claim)}"
+            path = f"{_API}{inside}/resourceclaims/{_segment(claim)}"
             claims[claim] = _if_there(reader, Call("get", f"resourceclaims.{GROUP}", path, f"{namespace}/{claim}"))
         templates = {}
         for template in template_names(pod):
-            path = f"{_API}{inside}/resourceclaimtemplates/{segment(template)}"
+            path = f"{_API}{inside}/resourceclaimtemplates/{_segment(template)}"
             call = Call("get", f"resourceclaimtemplates.{GROUP}", path, f"{namespace}/{template}")
             templates[template] = _if_there(reader, call)
         return Around(
@@ -121,6 +122,11 @@ def template_names(pod: Mapping[str, Any]) -> list[str]:
     entries = fields.mappings(fields.at(pod, "spec", "resourceClaims"))
     named = dict.fromkeys(entry.get("resourceClaimTemplateName") for _, entry in entries)
     return [name for name in named if isinstance(name, str) and name]
+
+
+def _segment(name: str) -> str:
+    """One segment of a path, whatever is in the name."""
+    return quote(name, safe="")
 
 
 def _all(reader: Reader, call: Call) -> list[Object]:

@@ -5,14 +5,13 @@ Contract: k8s.io/dynamic-resource-allocation structured/internal/incubating (1.3
 
 import re
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.quoting import quoted
 from hami_kubeletplugin.kubectl import selectors
-from hami_kubeletplugin.kubectl.capacity import Amounts, Capacity, amount, shown
+from hami_kubeletplugin.kubectl.capacity import Amount, Amounts, Capacity, amount, shown
 from hami_kubeletplugin.kubectl.inventory import Gpu
 from hami_kubeletplugin.kubectl.printable import printable
 from hami_kubeletplugin.kubectl.taints import in_the_way
@@ -43,7 +42,7 @@ def parse(text: str) -> Want:
     Raises:
         SettingsError: Something in it is wrong.
     """
-    amounts: dict[str, Fraction] = {}
+    amounts: dict[str, Amount] = {}
     count = 1
     for part in text.split(","):
         name, _, given = (word.strip() for word in part.partition("="))
@@ -92,7 +91,7 @@ def lacks(gpu: Gpu, want: Want, taken: Amounts = NOTHING) -> list[Lack]:
     if not gpu.shareable:
         return found + ([Lack(names.SHARES, f"{_whose(gpu)} it whole")] if gpu.claims or taken else [])
     for name, wanted in consumption(want, gpu.capacity).items():
-        text = _lack(gpu, name, wanted, taken.get(name, Fraction()))
+        text = _lack(gpu, name, wanted, taken.get(name, 0))
         found += [Lack(printable(name, 64), text)] if text else []
     return found
 
@@ -108,19 +107,17 @@ def unjudged(gpus: Iterable[Gpu], want: Want) -> list[str]:
 
 
 def times(gpu: Gpu, want: Want) -> int:
-    """How often it fits, one after the other; 0: not at all."""
-    if lacks(gpu, want):
-        return 0
+    """How often what fits would fit, one after the other."""
     needed = consumption(want, gpu.capacity)
-    return min((int(gpu.available(name) / value) for name, value in needed.items() if value), default=1)
+    return min((gpu.available(name) // value for name, value in needed.items() if value), default=1)
 
 
-def _lack(gpu: Gpu, name: str, wanted: Fraction, taken: Fraction) -> str:
+def _lack(gpu: Gpu, name: str, wanted: Amount, taken: Amount) -> str:
     """Empty: there is enough."""
     has = gpu.capacity[name]
     amounts = {"wanted": shown(name, wanted), "total": shown(name, has.total)}
     if not has.allows(wanted) or wanted > has.total:
-        return f"{printable(name, 64)}: {amounts['wanted']} wanted, one claim may have {shown(name, has.most)} of it"
+        return f"{printable(name, 64)}: {amounts['wanted']} wanted, one claim may have {shown(name, has.most_at_once)} of it"
     available = gpu.available(name) - taken
     if wanted <= available:
         return ""

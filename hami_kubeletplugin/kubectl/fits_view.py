@@ -37,8 +37,9 @@ def answer(found: Inventory, want: Want) -> Answer:
     lacking: list[tuple[Gpu, list[Lack]]] = []
     few: dict[str, int] = {}
     for pool, gpus in found.pools:
-        fitting = [(pool, gpu, often) for gpu in gpus if (often := times(gpu, want))]
-        lacking += [(gpu, missing) for gpu in gpus if (missing := lacks(gpu, want))]
+        missing = [(gpu, lacks(gpu, want)) for gpu in gpus]
+        fitting = [(pool, gpu, times(gpu, want)) for gpu, what in missing if not what]
+        lacking += [(gpu, what) for gpu, what in missing if what]
         if len(fitting) >= (want.count or 1):
             there += fitting
         elif fitting:

@@ -7,12 +7,11 @@ scheduler has given to claims, used or not, and admin access consumes nothing.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.kubectl import taints
-from hami_kubeletplugin.kubectl.capacity import Amounts, Capacity, amount, capacities
+from hami_kubeletplugin.kubectl.capacity import Amount, Amounts, Capacity, amount, capacities
 from hami_kubeletplugin.kubectl.pools import Pool, pools
 from hami_kubeletplugin.kubectl.taints import Rule, Taint
 
@@ -38,7 +37,7 @@ class Gpu:
     device: Json
     capacity: Mapping[str, Capacity]
     taints: tuple[Taint, ...]
-    consumed: dict[str, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    consumed: dict[str, Amount] = field(default_factory=lambda: defaultdict(int))
     claims: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -56,9 +55,9 @@ class Gpu:
         value = fields.at(self.device, "attributes", attribute, "string")
         return value if isinstance(value, str) else ""
 
-    def available(self, name: str) -> Fraction:
+    def available(self, name: str) -> Amount:
         """What is left of a capacity, never less than nothing."""
-        return max(self.capacity[name].total - self.consumed.get(name, Fraction()), Fraction())
+        return max(self.capacity[name].total - self.consumed.get(name, 0), 0)
 
 
 @dataclass(slots=True)
@@ -112,7 +111,7 @@ def inventory(slices: Iterable[Json], claims: Iterable[Json], driver: str, rules
     known = {(pool.name, gpu.name): gpu for pool, gpus in made for gpu in gpus}
     named: dict[str, set[str]] = defaultdict(set)
     devices: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    consumed: dict[str, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+    consumed: dict[str, dict[str, Amount]] = defaultdict(lambda: defaultdict(int))
     lost: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for claim in claims:
         namespace, name = (str(fields.at(claim, "metadata", part) or "") for part in ("namespace", "name"))

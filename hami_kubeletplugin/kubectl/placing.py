@@ -6,12 +6,11 @@ isn't found is only said that there seems to be no room.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import islice, product
 from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import fields
-from hami_kubeletplugin.kubectl.capacity import Amounts
+from hami_kubeletplugin.kubectl.capacity import Amount, Amounts
 from hami_kubeletplugin.kubectl.fits import consumption, lacks
 from hami_kubeletplugin.kubectl.inventory import Gpu
 from hami_kubeletplugin.kubectl.wanted import Claim, Constraint, Want
@@ -32,7 +31,7 @@ class _Taken:
     """What is taken so far, beside what claims have."""
 
     def __init__(self, amounts: Mapping[int, Amounts] | None = None) -> None:
-        self._amounts: dict[int, dict[str, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
+        self._amounts: dict[int, dict[str, Amount]] = defaultdict(lambda: defaultdict(int))
         for key, value in (amounts or {}).items():
             self._amounts[key].update(value)
 

@@ -5,6 +5,7 @@ Contract: k8s.io/dynamic-resource-allocation structured/internal/incubating/pool
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hami_kubeletplugin.api import fields
@@ -13,9 +14,9 @@ from hami_kubeletplugin.kubectl.printable import printable
 Json = Mapping[str, Any]
 
 
-@dataclass(slots=True)
+@dataclass
 class Pool:
-    """One pool: of a node, as our daemons publish them.
+    """One pool: of a node, as our daemons publish them. Not to be changed once somebody has asked for its devices.
 
     Attributes:
         driver: Who publishes it.
@@ -33,12 +34,12 @@ class Pool:
     node: str = ""
     slices: list[Json] = field(default_factory=list)
 
-    @property
+    @cached_property
     def devices(self) -> list[Json]:
         """Their devices, in the scheduler's order: it takes the first that fits."""
         return [device for slice_ in self.slices for _, device in fields.mappings(fields.at(slice_, "spec", "devices"))]
 
-    @property
+    @cached_property
     def trouble(self) -> str:
         """Why the scheduler gives out nothing of it; empty if it does."""
         if len(self.slices) != self.expected:

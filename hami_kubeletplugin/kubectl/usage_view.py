@@ -4,11 +4,10 @@ The JSON of a pool is that of KEP-5677's PoolStatus (resource.k8s.io/v1alpha3, 1
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from typing import Any, Final, Literal
 
 from hami_kubeletplugin.api import names
-from hami_kubeletplugin.kubectl.capacity import Amounts, canonical, shown
+from hami_kubeletplugin.kubectl.capacity import Amount, Amounts, canonical, shown
 from hami_kubeletplugin.kubectl.inventory import Gpu, Inventory, Tenant
 from hami_kubeletplugin.kubectl.pools import Pool
 from hami_kubeletplugin.kubectl.printable import printable
@@ -98,7 +97,7 @@ def _gpus(found: Inventory, *, wide: bool) -> str:
 def _namespaces(found: Inventory) -> str:
     rows = [["NAMESPACE", "CLAIMS", "GPUS", *(f"{name.upper()} CONSUMED" for name in _SHOWN)]]
     for name, tenant in found.tenants.items():
-        amounts = [shown(each, tenant.consumed.get(each, Fraction())) for each in _SHOWN]
+        amounts = [shown(each, tenant.consumed.get(each, 0)) for each in _SHOWN]
         rows.append([printable(name, _NAME), str(tenant.claims), str(tenant.devices), *amounts])
     return table(rows)
 
@@ -126,11 +125,11 @@ def _kept_away(gpu: Gpu) -> bool:
     return any(taint.effect in KEEPS_AWAY for taint in gpu.taints)
 
 
-def _sums(gpus: Iterable[Gpu], name: str) -> tuple[Fraction, Fraction, Fraction]:
+def _sums(gpus: Iterable[Gpu], name: str) -> tuple[Amount, Amount, Amount]:
     having = [gpu for gpu in gpus if name in gpu.capacity]
-    total = sum((gpu.capacity[name].total for gpu in having), Fraction())
-    consumed = sum((gpu.consumed.get(name, Fraction()) for gpu in having), Fraction())
-    return total, consumed, max(total - consumed, Fraction())
+    total = sum((gpu.capacity[name].total for gpu in having), 0)
+    consumed = sum((gpu.consumed.get(name, 0) for gpu in having), 0)
+    return total, consumed, max(total - consumed, 0)
 
 
 def _pool(pool: Pool, gpus: Sequence[Gpu]) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def _device(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _capacity(name: str, total: Fraction, consumed: Fraction, available: Fraction) -> dict[str, str]:
+def _capacity(name: str, total: Amount, consumed: Amount, available: Amount) -> dict[str, str]:
     amounts = {"total": total, "consumed": consumed, "available": available}
     return {"name": name, **{word: canonical(name, value) for word, value in amounts.items()}}
 
