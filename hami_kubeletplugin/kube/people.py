@@ -84,7 +84,7 @@ class PeoplesClient:
         while True:
             query = {**(call.query or {}), "limit": str(PAGE), **following}
             answer = object_of(call, self._answer(dataclasses.replace(call, query=query)))
-            yield from items_of(call, answer)
+            yield from items_of(call, answer, "name")
             token = answer["metadata"].get("continue")
             if not isinstance(token, str) or not token:
                 return
