@@ -13,6 +13,8 @@ blocking          the same over kept connections, for threads
 connection        one of those: a GET and its answer within a deadline
 patience          how long a server is waited for: longer for one that is slow (pure)
 token             what each request carries, read again when its file changes
+people            GETs and lists as a person at a terminal, over the official `kubernetes` package
+people_config     whose kubeconfig it reads: plug-ins, OIDC, contexts, merged files
 call              a request, and what its answer means: an object or an error (pure)
 config            how to reach it, and as whom: kubeconfig or service account
 event             an Event, for people (pure)
