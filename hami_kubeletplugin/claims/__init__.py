@@ -1,5 +1,6 @@
 """From an allocated claim to what its containers get.
 
+    status_writer   what is prepared, said in the objects
     suspects        claims that another one waits for, looked at at once
     recovery        what happens without the kubelet asking: at the start, repair, clean-up of stale claims
     service         NodePrepareResources and NodeUnprepareResources, as far as they are not gRPC
@@ -18,6 +19,7 @@
     numbering       the order in which a container numbers its GPUs (pure)
     plan            allocated claims + pods -> prepared claim, or a refusal (pure)
     privileged      which pods no limit could hold in (pure)
+    status          prepared claim -> status.devices (pure)
     usage           how much of each GPU a prepared claim holds (pure)
     prepared        what a prepared claim is (pure)
     pods            Pod -> which container sees which request (pure)

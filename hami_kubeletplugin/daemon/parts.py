@@ -18,6 +18,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.claims.status_writer import StatusWriter
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.known import KnownGpus
@@ -37,6 +38,7 @@ from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
+from hami_kubeletplugin.kube.claim_status_api import ClaimStatusApi
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet import other_names
 from hami_kubeletplugin.kubelet.server import KubeletServer
@@ -150,6 +152,8 @@ class Parts:
             "hami-core": HamiCore(self.host, settings.hami_dir),
             "none": NoEnforcement(),
         }
+        written = settings.device_status == "written"
+        self._statuses = StatusWriter(ClaimStatusApi(self._api, driver)) if written else None
         self.claims = Claims(
             api=self._claim_api,
             inventory=self._hardware.inventory,
@@ -167,6 +171,7 @@ class Parts:
             timeout=settings.prepare_timeout,
             rights=settings.claim_rights,
             changed=self._order.changed if self._order else None,
+            listener=self._statuses,
         )
         self._recovery = Recovery(
             claims=self.claims,
@@ -230,6 +235,7 @@ class Parts:
             "publisher": self.publisher.run(),
             "conditions": self._heard.run(),
             **({"order": self._order.run()} if self._order else {}),
+            **({"statuses": self._statuses.run()} if self._statuses else {}),
             "kubelet": self.server.run(),
             "other names": self._others.run(),
             "recovery": self._recovery.run(settings.stale_interval),
