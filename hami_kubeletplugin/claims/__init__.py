@@ -1,6 +1,7 @@
 """From an allocated claim to what its containers get.
 
     counted         the service as the kubelet gets it: its answers are counted
+    status_writer   what is prepared, said in the objects
     suspects        claims that another one waits for, looked at at once
     recovery        what happens without the kubelet asking: at the start, repair, clean-up of stale claims
     failing         claims that could not be mended, and when that is tried again
@@ -22,6 +23,7 @@
     numbering       the order in which a container numbers its GPUs (pure)
     plan            allocated claims + pods -> prepared claim, or a refusal (pure)
     privileged      which pods no limit could hold in (pure)
+    status          prepared claim -> status.devices (pure)
     usage           how much of each GPU a prepared claim holds (pure)
     prepared        what a prepared claim is (pure)
     pods            Pod -> which container sees which request (pure)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
@@ -43,6 +43,16 @@ _LAST_WAIT: Final = 2.0
 """Seconds that the end waits for work on files; what takes longer hangs, and what it leaves is mended by the next daemon."""
 
 
+class ClaimListener(Protocol):
+    """Hears of claims, from any thread, while their locks are held; must not wait."""
+
+    def prepared(self, claim: Prepared, *, before: bool) -> None:
+        """A claim is prepared; `before`: it was already, and its files have been seen to."""
+
+    def unprepared(self, ref: ClaimRef) -> None:
+        """A claim is prepared no more."""
+
+
 class Claims:
     """The claims of this node; implements `api.claim.ClaimService`. Thread-safe.
 
@@ -58,6 +68,7 @@ class Claims:
         boot_id: Of the running kernel.
         rights: What claims may say about their own limits.
         changed: Called, from any thread, when a claim may have come or gone; must not wait.
+        listener: Hears which.
         timeout: Seconds for one call; below the kubelet's 45, so that the pod's event carries our words.
         counts: Told of claims in work, and of its steps.
     """
@@ -76,10 +87,12 @@ class Claims:
         rights: ClaimRights = ALL_RIGHTS,
         changed: Callable[[], None] | None = None,
         counts: Counts = UNCOUNTED,
+        listener: ClaimListener | None = None,
     ) -> None:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
         self._rights, self._changed, self._counts = rights, changed or (lambda: None), counts
+        self._listener = listener
         self._locks, self._guess, self._closing = ClaimLocks(), PodGuess(), threading.Event()
         self._overtaken, self._arriving = WeakValueDictionary[str, threading.Event](), threading.Lock()
         self._preparing = Calls("prepare", WORKERS, timeout=timeout, at=self._locks.at, counts=counts)
@@ -136,6 +149,8 @@ class Claims:
                 prepared = replace(prepared, boot_id=self._boot_id)
                 if self._put(prepared, self._edits_of(prepared, deadline), deadline):
                     self._counts.repaired("cdi_spec")
+                if self._listener is not None:
+                    self._listener.prepared(prepared, before=True)
         return prepared is not None
 
     def is_intact(self, uid: str) -> bool:
@@ -199,11 +214,15 @@ class Claims:
             edits = self._patiently(lambda: self._edits_of(prepared, deadline), deadline)
         with self._step("prepare", "write"):
             self._put(prepared, edits, deadline)
+        if self._listener is not None:
+            self._listener.prepared(prepared, before=False)
         return prepared, [other.ref for other in neighbours]
 
     def _unprepare(self, ref: ClaimRef, deadline: float) -> None:
         with self._locks.hold(checked_uid(ref.uid), deadline=deadline), self._step("unprepare", "write"):
             self._files.take_away(ref.uid)
+            if self._listener is not None:
+                self._listener.unprepared(ref)
         self._changed()
 
     def _edits_of(self, prepared: Prepared, deadline: float) -> DriverEdits:

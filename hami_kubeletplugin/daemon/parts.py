@@ -18,6 +18,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.claims.status_writer import StatusWriter
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.daemon.seen import Seen
 from hami_kubeletplugin.gpu.conditions import Conditions
@@ -39,6 +40,7 @@ from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
+from hami_kubeletplugin.kube.claim_status_api import ClaimStatusApi
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet import other_names
 from hami_kubeletplugin.kubelet.server import KubeletServer
@@ -180,6 +182,8 @@ class Parts:
             "hami-core": HamiCore(self.host, settings.hami_dir),
             "none": NoEnforcement(),
         }
+        written = settings.device_status == "written"
+        self._statuses = StatusWriter(ClaimStatusApi(self._api, driver)) if written else None
         self.claims = Claims(
             api=self._claim_api,
             inventory=self._hardware.inventory,
@@ -198,6 +202,7 @@ class Parts:
             rights=settings.claim_rights,
             changed=self._order.changed if self._order else None,
             counts=self.counts,
+            listener=self._statuses,
         )
         self.recovery = Recovery(
             claims=self.claims,
@@ -263,6 +268,7 @@ class Parts:
             "publisher": self.publisher.run(),
             "conditions": self._heard.run(),
             **({"order": self._order.run()} if self._order else {}),
+            **({"statuses": self._statuses.run()} if self._statuses else {}),
             "kubelet": self.server.run(),
             "other names": self._others.run(),
             "recovery": self.recovery.run(settings.stale_interval),

@@ -6,6 +6,7 @@ backoff           waits that grow
 template_api      what the webhook asks for besides its certificate
 certificate_api   what the webhook's certificate needs: one Secret, `caBundle`s
 claim_api         what a prepare asks for: claims and pods, several at once; for threads
+claim_status_api  by what status.devices of claims is written
 resource_api      what both programs ask for: claims, pods, nodes, slices, events
 client            HTTP to the API server over aiohttp, watches too; for the event loop
 lean_aiohttp      aiohttp, imported without the host's certificate authorities

@@ -160,6 +160,7 @@ class OtherNames:
         records, specs = Records(name.plugin_dir / "claims"), SpecFiles(settings.cdi_dir, name.driver)
         ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=lambda _: None)
         metadata = MetadataFiles(name.plugin_dir / FOLDER, wanted=settings.device_metadata == "mounted")
+        await asyncio.to_thread(lambda: metadata.open({*records.uids(), *specs.uids()}))
         claims = Claims(
             api=parts.claim_api,
             inventory=parts.inventory,

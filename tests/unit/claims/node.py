@@ -208,6 +208,7 @@ class Node:
         )
         self.records.open()
         self.specs.open()
+        self.metadata.open({*self.records.uids(), *self.specs.uids()})
         self.host.install()
 
     def recovery(self) -> Recovery:
