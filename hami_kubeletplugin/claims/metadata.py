@@ -14,8 +14,7 @@ from hami_kubeletplugin.api.claim import LABEL
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.settings import DNS_SUBDOMAIN
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
-from hami_kubeletplugin.gpu.attributes import Attribute, attributes, nvlink_groups
-from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.gpu.attributes import Attribute
 
 FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS: Final = ("v1beta1", "v1alpha1")
@@ -36,28 +35,26 @@ def container_path(claim: Prepared, request: str) -> str:
     return f"{FOLDER}/{kind}/{name}/{request}/{claim.driver}-metadata.json"
 
 
-def documents(claim: Prepared, gpus: Mapping[str, Gpu]) -> Mapping[str, bytes]:
+def documents(claim: Prepared, attributes: Mapping[str, Mapping[str, Attribute]]) -> Mapping[str, bytes]:
     """The content of each request's file: the same for each version, one after the other.
 
     Args:
         claim: The claim.
-        gpus: The node's GPUs by UUID.
+        attributes: Those of the node's GPUs, by UUID.
 
     Raises:
         ClaimError: A GPU is gone.
     """
-    groups = nvlink_groups(gpus.values())
     requests: dict[str, Any] = {}
     for share in claim.shares:
-        gpu = gpus.get(share.uuid)
-        if gpu is None:
+        if share.uuid not in attributes:
             raise ClaimError(f"{claim.ref}: GPU {share.uuid} is not on this node now")
         name = f"{share.request}/{share.subrequest}" if share.subrequest else share.request
         device = {
             "driver": claim.driver,
             "pool": share.pool,
             "name": share.device,
-            "attributes": {**dict(attributes(gpu, groups.get(gpu.pci_bus_id))), **_of_share(share)},
+            "attributes": {**attributes[share.uuid], **_of_share(share)},
         }
         requests.setdefault(share.request, {"name": name, "devices": []})["devices"].append(device)
     return {name: _document(claim, request) for name, request in requests.items()}

@@ -18,6 +18,7 @@ from hami_kubeletplugin.api.claim import checked_uid
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.claims.metadata import container_path, documents
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
+from hami_kubeletplugin.gpu.attributes import Attribute, attributes_of
 from hami_kubeletplugin.gpu.model import Gpu
 
 FOLDER: Final = "dra-device-metadata"
@@ -38,6 +39,7 @@ class MetadataFiles:
 
     def __init__(self, directory: Path, *, wanted: bool) -> None:
         self._directory, self._wanted = directory, wanted
+        self._gpus: tuple[tuple[Gpu, ...], Mapping[str, Mapping[str, Attribute]]] = ((), {})
         self._there: dict[str, Mapping[Path, files.Fingerprint | None]] = {}
 
     def open(self, claims: Collection[str]) -> None:
@@ -77,7 +79,10 @@ class MetadataFiles:
         """
         uid, wanted = claim.uid, dict[Path, bytes]()
         if self._has(claim):
-            wanted = {self._path(uid, request): content for request, content in documents(claim, gpus).items()}
+            wanted = {
+                self._path(uid, request): content
+                for request, content in documents(claim, self._attributes(gpus)).items()
+            }
         former = self._there.get(uid, {})
         self._there[uid] = {**dict.fromkeys(wanted), **former}
         for path in former.keys() - wanted.keys():
@@ -99,6 +104,15 @@ class MetadataFiles:
         for path in self._there.get(uid, {}):
             _remove(path)
         self._there.pop(uid, None)
+
+    def _attributes(self, gpus: Mapping[str, Gpu]) -> Mapping[str, Mapping[str, Attribute]]:
+        """Those of all GPUs; made anew when one of them has changed, as they take longer than all the rest."""
+        every = tuple(gpus.values())
+        known, found = self._gpus
+        if known != every:
+            found = attributes_of(every)
+            self._gpus = every, found
+        return found
 
     def _has(self, claim: Prepared) -> bool:
         return self._wanted and claim.in_pod is not None

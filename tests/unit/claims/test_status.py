@@ -226,10 +226,11 @@ async def test_a_claim_that_is_gone(node: Node, told: StatusApi, one: Json, erro
 
 async def test_another_claim_of_that_name(node: Node, told: StatusApi, one: Json) -> None:
     """The server says that the UID is another one, and then so does the claim: nothing more is tried."""
-    told.errors = [ApiConflict("Precondition failed: UID in precondition")]
+    told.errors, told.held = [ApiConflict("Precondition failed: UID in precondition")], asyncio.Event()
     async with telling(node, told) as writer:
         devices((await node.prepare(one))[0])
         node.api.claims["default", one["metadata"]["name"]]["metadata"]["uid"] = "another"
+        told.held.set()
         await idle(writer)
         assert (told.writes, told.looks, told.said) == (1, 1, {})
 
