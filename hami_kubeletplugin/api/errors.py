@@ -27,6 +27,7 @@
     │   └── NotBegun            its turn did not come any more
     ├── OwnFault                a fault of ours, in words: the log has the traceback
     ├── AdmissionError          an object isn't admitted; the text is what kubectl shows
+    │   ├── TooMany             its namespace has as many templates as it may have
     │   ├── TooSoon             it will be later: others made too much a moment ago
     │   └── ReviewError         what was sent to the webhook is no admission review that it can answer
     └── CertificateError        the webhook's certificate can't be read, made or published
@@ -159,6 +160,10 @@ class OwnFault(HamiError):
 
 class AdmissionError(HamiError):
     """An object isn't admitted as it is: its author reads this. The message starts with the field path."""
+
+
+class TooMany(AdmissionError):
+    """A namespace has as many templates as it may have, and the object needs one more."""
 
 
 class TooSoon(AdmissionError):

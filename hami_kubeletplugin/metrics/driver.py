@@ -16,52 +16,54 @@ from hami_kubeletplugin.observe.counts import Counts, Operation, Repaired, Step,
 _BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds. A step takes some milliseconds; one that waits for somebody else, as long as a call of the kubelet."""
 _REASONS: Final[Mapping[Operation, Iterable[str]]] = {
-    "prepare": REASONS.values(),
-    "unprepare": ("refused", "timeout", "not_begun", "storage"),
+    "prepare": (*REASONS.values(), INTERNAL),
+    "unprepare": ("refused", "timeout", "not_begun", "storage", INTERNAL),
 }
-"""What the operations come to grief by."""
+"""What the operations come to grief by. An unprepare needs neither the API server nor the driver."""
 _STEPS: Final[Mapping[Operation, tuple[Step, ...]]] = {"prepare": get_args(Step), "unprepare": ("write",)}
 
 
 class Done(Counts, Collector):
-    """What the parts of the daemon tell while they work."""
+    """What the parts of the daemon tell while they work. Each series is looked up once: a prepare tells seven things."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self._operations = Counter(
+        operations = Counter(
             "hami_claim_operations",
             "Answers to the kubelet, one for each claim and call; reason is empty where it did not fail.",
             ["operation", "outcome", "reason"],
             registry=registry,
         )
-        self._steps = Histogram(
+        steps = Histogram(
             "hami_claim_step_seconds",
             "Time of the steps of work on claims: read asks the API server, plan and the driver, write the node's files.",
             ["operation", "step"],
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._in_flight = Gauge(
+        in_flight = Gauge(
             "hami_claims_in_flight",
             "Claims in work, or that wait for their turn; what was given up and still hangs is among them.",
             ["operation"],
             registry=registry,
         )
-        self._repairs = Counter(
+        repairs = Counter(
             "hami_repairs", "What the daemon mended by itself, as often as it did.", ["what"], registry=registry
         )
-        self._slices = Counter("hami_slice_writes", "Writes of ResourceSlices.", ["verb", "outcome"], registry=registry)
-        for operation, steps in _STEPS.items():
-            self._in_flight.labels(operation)
-            for reason in ("", *_REASONS[operation], INTERNAL):
-                self._operations.labels(operation, _outcome(not reason), reason)
-            for step in steps:
-                self._steps.labels(operation, step)
-        for what in get_args(Repaired):
-            self._repairs.labels(what)
-        for verb in get_args(Verb):
-            for outcome in ("ok", "failed"):
-                self._slices.labels(verb, outcome)
+        slices = Counter("hami_slice_writes", "Writes of ResourceSlices.", ["verb", "outcome"], registry=registry)
+        self._answers = {
+            (operation, reason): operations.labels(operation, _outcome(not reason), reason)
+            for operation, reasons in _REASONS.items()
+            for reason in ("", *reasons)
+        }
+        self._steps = {
+            (operation, step): steps.labels(operation, step) for operation, each in _STEPS.items() for step in each
+        }
+        self._in_flight = {operation: in_flight.labels(operation) for operation in _STEPS}
+        self._repairs = {what: repairs.labels(what) for what in get_args(Repaired)}
+        self._slices = {
+            (verb, good): slices.labels(verb, _outcome(good)) for verb in get_args(Verb) for good in (True, False)
+        }
 
     def collect(self) -> Iterable[Metric]:
         """Five families."""
@@ -69,27 +71,27 @@ class Done(Counts, Collector):
 
     def began(self, operation: Operation) -> None:
         """See `Counts`."""
-        self._in_flight.labels(operation).inc()
+        self._in_flight[operation].inc()
 
     def ended(self, operation: Operation) -> None:
         """See `Counts`."""
-        self._in_flight.labels(operation).dec()
+        self._in_flight[operation].dec()
 
     def answered(self, operation: Operation, reason: str) -> None:
         """See `Counts`."""
-        self._operations.labels(operation, _outcome(not reason), reason).inc()
+        self._answers[operation, reason if (operation, reason) in self._answers else INTERNAL].inc()
 
     def step(self, operation: Operation, step: Step, seconds: float) -> None:
         """See `Counts`."""
-        self._steps.labels(operation, step).observe(seconds)
+        self._steps[operation, step].observe(seconds)
 
     def repaired(self, what: Repaired) -> None:
         """See `Counts`."""
-        self._repairs.labels(what).inc()
+        self._repairs[what].inc()
 
     def slice_written(self, verb: Verb, *, good: bool) -> None:
         """See `Counts`."""
-        self._slices.labels(verb, _outcome(good)).inc()
+        self._slices[verb, good].inc()
 
 
 class Records(Collector):

@@ -120,7 +120,10 @@ async def test_what_it_does_is_counted(process: Process, api: ApiServer) -> None
 
 
 async def test_the_log_of_one_prepare(process: Process, api: ApiServer) -> None:
-    """All lines of a call have its id, and name claim, pods and containers; a failed one says why and how long it took."""
+    """All lines of a call have its id, and name claim, pods and containers; a failed one says why and how long it took.
+
+    Before all of them is what was set, and where.
+    """
     async with FakeKubelet(process.registry) as kubelet:
         await process.start()
         await until(lambda: api.all("resourceslices"))
@@ -133,6 +136,10 @@ async def test_the_log_of_one_prepare(process: Process, api: ApiServer) -> None:
         await plugin.prepare([good, bad])
         await plugin.unprepare([good])
         assert await process.stop() == 0
+    given = next(each["options"] for each in process.events() if each["event"] == "options that are not the default")
+    assert given["--node-name"] == {"value": "node-1", "from": "NODE_NAME"}
+    assert given["--driver-edits"] == {"value": "none", "from": "command line"}
+    assert "--log-format" not in given
     lines = [line for line in process.events() if "call" in line]
     by_event = {line["event"]: line for line in lines}
     prepared, failed, unprepared = (by_event[f"claim {what}"] for what in ("prepared", "failed", "unprepared"))
