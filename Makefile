@@ -51,7 +51,7 @@ LOCK := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-tr
 lock: .venv/.ready ## renew requirements/*.txt
 	$(LOCK) -o requirements/run.txt pyproject.toml
 	$(LOCK) --build-deps-for wheel --only-build-deps -o requirements/build.txt pyproject.toml
-	$(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
+	$(LOCK) --extra dev --extra kubectl -o requirements/dev.txt pyproject.toml
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

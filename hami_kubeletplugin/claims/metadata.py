@@ -7,7 +7,6 @@ kubeletplugin/metadata.go. There is one file for each request of a claim, which 
 import json
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from hami_kubeletplugin.api import names
@@ -18,7 +17,7 @@ from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
 from hami_kubeletplugin.gpu.attributes import Attribute, attributes, nvlink_groups
 from hami_kubeletplugin.gpu.model import Gpu
 
-FOLDER: Final = PurePosixPath("/var/run/kubernetes.io/dra-device-attributes")
+FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS: Final = ("v1beta1", "v1alpha1")
 """Newest first: a reader takes the first that it knows (devicemetadata/decode.go)."""
 
@@ -34,7 +33,7 @@ def container_path(claim: Prepared, request: str) -> str:
     kind, name = ("resourceclaimtemplates", claim.in_pod) if claim.in_pod else ("resourceclaims", claim.ref.name)
     if not LABEL.fullmatch(request) or not re.fullmatch(DNS_SUBDOMAIN, name):
         raise ClaimError(f"{claim.ref}: request {request!r} or the claim has a name that no object can have")
-    return str(FOLDER / kind / name / request / f"{claim.driver}-metadata.json")
+    return f"{FOLDER}/{kind}/{name}/{request}/{claim.driver}-metadata.json"
 
 
 def documents(claim: Prepared, gpus: Mapping[str, Gpu]) -> Mapping[str, bytes]:

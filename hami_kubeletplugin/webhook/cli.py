@@ -47,9 +47,14 @@ def convert(
         ),
     ] = None,
     kubeconfig: Annotated[
-        Path | None,
-        typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask what GPUs it has; only if pods ask for GPUs."),
+        str | None,
+        typer.Option(
+            envvar=names.KUBECONFIG,
+            help="The cluster to ask, as kubectl does, what GPUs it has; only if pods ask for GPUs. A file, or several with colons "
+            "between.",
+        ),
     ] = None,
+    context: Annotated[str | None, typer.Option(help="The context of --kubeconfig. Default: the current one.")] = None,
     leave: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,7 +77,7 @@ def convert(
 
     gc.disable()  # looking for cycles in the trees of large files, which have none, is half of the work
     rules = Conversion.checked(**given_only(given))
-    gpus = inputs.Gpus(gpu_memory, kubeconfig, rules)
+    gpus = inputs.Gpus(gpu_memory, kubeconfig, context, rules)
     result = documents.convert_files(inputs.read_files(filename), rules, gpus.sizes, gpus, leave or ())
     for change in result.changes:
         told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)

@@ -6,10 +6,6 @@ Labels' values are what a stranger could have put there: names with all that the
 import re
 from datetime import UTC, datetime, timedelta
 
-from hami_kubeletplugin.metrics.claims import ClaimUsage
-from hami_kubeletplugin.metrics.driver import Done, Driver, Records
-from hami_kubeletplugin.metrics.hami import Hami
-from hami_kubeletplugin.metrics.view import GivenGpu, View
 from prometheus_client import CollectorRegistry
 
 from hami_kubeletplugin.api.claim import ClaimRef
@@ -18,8 +14,12 @@ from hami_kubeletplugin.claims.usage import Usage
 from hami_kubeletplugin.gpu.capacity import Capacity
 from hami_kubeletplugin.gpu.conditions import Condition, Conditions, What
 from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.metrics.claims import ClaimUsage
+from hami_kubeletplugin.metrics.driver import Done, Driver, Records
 from hami_kubeletplugin.metrics.gpus import GpuStates
+from hami_kubeletplugin.metrics.hami import Hami
 from hami_kubeletplugin.metrics.node import Facts, Node
+from hami_kubeletplugin.metrics.view import GivenGpu, View
 from hami_kubeletplugin.observe.exposition import text
 from hami_kubeletplugin.port.room import Bounds, Room
 from hami_kubeletplugin.usage.model import Memory, OfContainer, OfGpu, OnGpu
