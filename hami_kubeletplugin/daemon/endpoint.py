@@ -41,6 +41,7 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
             in_region=renewal is not None,
             not_limited=parts.in_force.not_limited,
             not_known=parts.in_force.not_known,
+            limit_differs=parts.limits_differ.count,
             open_to_all=parts.in_force.open_to_all,
             published_at=parts.publisher.published_at,
             registered=parts.server.registration.registered.is_set(),

@@ -34,6 +34,7 @@ from hami_kubeletplugin.health.heard import Heard
 from hami_kubeletplugin.health.kept import Keeper
 from hami_kubeletplugin.health.needs import node_readiness
 from hami_kubeletplugin.health.service import GpuHealth
+from hami_kubeletplugin.inforce.differing import LimitsDiffer
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
@@ -46,7 +47,6 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
-from hami_kubeletplugin.usage.node import Installed
 from hami_kubeletplugin.usage.service import UsageOfNode
 
 log = get_logger()
@@ -106,7 +106,7 @@ class Parts:
             gpus=self._hardware.by_uuid,
             sessions=sessions,
             pods=self._api,
-            installed=self._installed,
+            installed=lambda: self.host.installed,
             idle=settings.health_poll,
         )
         self._health = GpuHealth(
@@ -146,6 +146,9 @@ class Parts:
             keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self._health),
             devices=lambda: self.publisher.devices,
             tell=self.publisher.conditions_changed,
+        )
+        self.limits_differ = LimitsDiffer(
+            self.usage.found, self._hardware.by_uuid, PodEvents(api, driver=driver, node=node)
         )
         self.in_force = InForce(
             records=self._records,
@@ -249,6 +252,7 @@ class Parts:
             "suspects": self._suspects.run(self._recovery.look_at),
             "readiness": self.readiness.run(),
             "in force": self.in_force.run(settings.container_interval),
+            "limits differ": self.limits_differ.run(settings.container_interval),
         }
 
     def seen(self) -> Seen:
@@ -290,13 +294,6 @@ class Parts:
             return self._devices_in_use()
         except StorageError:  # recovery says so
             return {}
-
-    def _installed(self) -> Installed | None:
-        """What is known of the library that new containers get."""
-        installed = self.host.installed
-        if installed is None:
-            return None
-        return Installed(installed.version, installed.renewal.layout if installed.renewal else None)
 
     def _clear(self) -> None:
         check_names(self._records, self._settings.driver_name)

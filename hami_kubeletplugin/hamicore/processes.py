@@ -111,7 +111,7 @@ class _Budget:
     def of(pod: str) -> "_Budget":
         return _Budget(64, 4 * 1024 * 1024, 0.5) if pod else _Budget(4096, 64 * 1024 * 1024, 5.0)
 
-    def read(self, path: Path) -> tuple[bytes, bool] | None:
+    def read(self, path: str) -> tuple[bytes, bool] | None:
         """Whole lines of a mountinfo, and whether that is all of it.
 
         Returns:
@@ -193,12 +193,12 @@ def look(hami_dir: Path, proc: Path = PROC) -> Look:
     mountinfo, directory = _read(proc / "self/mountinfo", _LIMIT) or b"", os.path.realpath(hami_dir / _CACHE)
     cache, claims_own = source(mountinfo, directory), claims(mountinfo, directory)
     others: dict[int, _Home] = {}
+    base = str(proc)  # a path of its own for each of thousands costs as much as the kernel's answers
     for pid in _pids(proc):
         with contextlib.suppress(OSError):
-            there = os.stat(proc / str(pid) / "root")
-            home = _Home(os.readlink(proc / str(pid) / "ns/mnt"), there.st_dev, there.st_ino)
-            if home.namespace != own:
-                others[pid] = home
+            if (namespace := os.readlink(f"{base}/{pid}/ns/mnt")) != own:
+                there = os.stat(f"{base}/{pid}/root")
+                others[pid] = _Home(namespace, there.st_dev, there.st_ino)
     mounted, crowded = _mounted(others, cache, claims_own, proc) if cache else ({}, set())
     found: dict[UseKey, list[Process]] = {}
     for pid, home in others.items():
@@ -223,7 +223,7 @@ def _mounted(
             continue
         pod = _pod(proc, pid)
         budget = budgets.setdefault(pod, _Budget.of(pod))
-        if (answer := budget.read(proc / str(pid) / "mountinfo")) is None:
+        if (answer := budget.read(f"{proc}/{pid}/mountinfo")) is None:
             continue
         seen.add(home)
         content, whole = answer
@@ -240,7 +240,7 @@ def _pids(proc: Path) -> list[int]:
 
 def _process(proc: Path, pid: int) -> Process | None:
     """Of its stat: `pid (comm) state ppid ...`, where comm is what the process likes, and the start is field 22."""
-    before, _, after = (_read(proc / str(pid) / "stat", _SMALL) or b"").rpartition(b")")
+    before, _, after = (_read(f"{proc}/{pid}/stat", _SMALL) or b"").rpartition(b")")
     try:
         started = int(after.split()[19])
     except (IndexError, ValueError):
@@ -256,7 +256,7 @@ def _pod(proc: Path, pid: int) -> str:
 
 def owner(pid: int, proc: Path = PROC) -> Owner:
     """Whose a process is."""
-    cgroup = _read(proc / str(pid) / "cgroup", _SMALL) or b""
+    cgroup = _read(f"{proc}/{pid}/cgroup", _SMALL) or b""
     if (pod := _POD.search(cgroup)) is None:
         return Owner("", "")
     container = _CONTAINER.search(cgroup, pod.end() - 1)
@@ -265,7 +265,7 @@ def owner(pid: int, proc: Path = PROC) -> Owner:
 
 def own_pid(pid: int, proc: Path = PROC) -> int:
     """What a process calls itself: its PID in the innermost of its name spaces; as here if it is gone."""
-    found = _NAMESPACE_PIDS.search(_read(proc / str(pid) / "status", _STATUS) or b"")
+    found = _NAMESPACE_PIDS.search(_read(f"{proc}/{pid}/status", _STATUS) or b"")
     return int(found[1]) if found else pid
 
 
@@ -276,9 +276,9 @@ def _link(path: Path) -> str | None:
         return None
 
 
-def _read(path: Path, limit: int) -> bytes | None:
+def _read(path: str | Path, limit: int) -> bytes | None:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             return file.read(limit)
     except OSError:
         return None

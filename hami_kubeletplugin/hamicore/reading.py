@@ -72,7 +72,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a region says. GPUs are in the container's order, 16 of each.
+    """What a region says. GPUs are in the container's order: 16 limits, and as much else as was asked for.
 
     Attributes:
         layout: How it is laid out.
@@ -230,5 +230,5 @@ def _whole(handle: int, length: int, offset: int) -> bytes:
 
 
 def _text(content: bytes) -> str:
-    text = content.partition(b"\0")[0].decode("ascii", errors="replace")
-    return "".join(char if char.isprintable() and char != "\ufffd" else "?" for char in text)
+    text = content.partition(b"\0")[0].decode("ascii", errors="replace").replace("\ufffd", "?")
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)

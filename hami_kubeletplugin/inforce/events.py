@@ -1,4 +1,4 @@
-"""The Event of a pod whose limits are not in force: one for each container, however often it is started."""
+"""Events of a pod whose limits are not in force."""
 
 import contextlib
 from collections.abc import Sequence
@@ -43,8 +43,14 @@ class PodEvents:
         """Claims that are gone are not asked about again."""
         self._told = {uid: told for uid, told in self._told.items() if uid in claim_uids}
 
-    async def write(self, claim: Prepared, use: Use, processes: str) -> bool:
-        """Have the Event of the container that runs with a use; False while it can't be told which one that is.
+    async def write(self, claim: Prepared, use: Use, message: str, start: int | None = None) -> bool:
+        """Have an Event of the container that runs with a use; False while it can't be told which one that is.
+
+        Args:
+            claim: The claim.
+            use: The use.
+            message: For people; `{container}` stands for its name.
+            start: Tells starts of the container apart, each of which has an Event of its own; None: one is for all of them.
 
         Raises:
             ApiError: It may not be there.
@@ -53,10 +59,12 @@ class PodEvents:
         if container is None:
             return False
         told = self._told.setdefault(claim.uid, set())
-        if (container.pod.uid, container.name) not in told:
+        what = container.pod.uid, container.name if start is None else f"{container.name}/{start}"
+        if what not in told:
+            words = message.replace("{container}", container.name)
             with contextlib.suppress(ApiConflict):  # written before we were started
-                await self._api.create_event(self._event(container, processes))
-            told.add((container.pod.uid, container.name))
+                await self._api.create_event(self._event(container, "/".join(what), words))
+            told.add(what)
         return True
 
     async def _running(self, claim: Prepared, use: Use) -> _Container | None:
@@ -69,7 +77,7 @@ class PodEvents:
                 found += [container for container in running if container.name in names]
         return found[0] if len(found) == 1 else None
 
-    def _event(self, container: _Container, processes: str) -> Json:
+    def _event(self, container: _Container, key: str, message: str) -> Json:
         pod = container.pod
         return event(
             {
@@ -80,17 +88,12 @@ class PodEvents:
                 "uid": pod.uid,
                 "fieldPath": f"spec.{container.field}{{{container.name}}}",
             },
-            f"{pod.uid}/{container.name}",
+            key,
             driver=self._driver,
             node=self._node,
             severity="Warning",
             reason=LIMIT_NOT_IN_FORCE,
-            message=(
-                f"Container {container.name} runs without its GPU limits: so far none of its processes ({processes}) has loaded "
-                "HAMi-core. Its image may be on musl (Alpine), its programs static or in a root of their own (chroot), or "
-                "something may be mounted over /etc/ld.so.preload. Use an image on glibc with dynamically linked programs, or "
-                'give it whole GPUs (shares: "10000")'
-            ),
+            message=message,
         )
 
 

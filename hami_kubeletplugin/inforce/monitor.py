@@ -155,7 +155,7 @@ class InForce:
             )
         if self._done.get(key) != container.started:
             try:
-                if await self._events.write(claim, use, names):
+                if await self._events.write(claim, use, _message(names)):
                     self._done[key] = container.started
             except HamiError as error:
                 return error
@@ -165,6 +165,15 @@ class InForce:
         if self._said.is_new("failure", str(error)):
             unexpected = None if isinstance(error, HamiError | OSError) else error
             log.warning(event, error=str(error), exc_info=unexpected)
+
+
+def _message(processes: str) -> str:
+    return (
+        f"Container {{container}} runs without its GPU limits: so far none of its processes ({processes}) has loaded "
+        "HAMi-core. Its image may be on musl (Alpine), its programs static or in a root of their own (chroot), or "
+        "something may be mounted over /etc/ld.so.preload. Use an image on glibc with dynamically linked programs, or "
+        'give it whole GPUs (shares: "10000")'
+    )
 
 
 def _names(processes: Sequence[Process]) -> str:

@@ -24,6 +24,7 @@ class Facts:
         registered: Whether the kubelet has the driver registered.
         registered_at: UNIX time at which the kubelet said so last; None: never yet.
         lacking: What keeps claims from being prepared on this node, in a word each.
+        limit_differs: Running containers whose region has other limits than their claim; None if that can't be told.
     """
 
     core: tuple[str, str, str] | None
@@ -35,6 +36,7 @@ class Facts:
     registered: bool = False
     registered_at: float | None = None
     lacking: tuple[str, ...] = ()
+    limit_differs: int | None = None
 
 
 class Node(Collector):
@@ -75,6 +77,11 @@ class Node(Collector):
             "hami_claims_not_known",
             "Claims whose containers have more mounts or mappings than are read to tell it; NaN if processes can't be seen.",
             math.nan if facts.not_known is None else facts.not_known,
+        )
+        yield GaugeMetricFamily(
+            "hami_containers_limit_differs",
+            "Running containers whose region has other limits than their claim; NaN if that can't be told.",
+            math.nan if facts.limit_differs is None else facts.limit_differs,
         )
         yield GaugeMetricFamily(
             "hami_gpus_without_claim",

@@ -29,7 +29,10 @@ class Found:
         claims: Those that are prepared.
         regions: By use; None where the container has a region that the library has not made yet. A use whose region can't be
             read is not there.
+        unreadable: Why, by use.
         processes: PIDs of the containers that have files of ours, by use.
+        visible: Whether processes of containers can be seen at all.
+        started: When the first of these did, in ticks since the node's boot: it tells starts of a container apart.
         unseen: Uses of which it is not known which processes they have.
         owners: The pod and container of other processes that NVML told of, by PID.
     """
@@ -37,7 +40,10 @@ class Found:
     at: float
     claims: Sequence[Prepared]
     regions: Mapping[UseKey, Content | None]
+    unreadable: Mapping[UseKey, str]
     processes: Mapping[UseKey, frozenset[int]]
+    visible: bool
+    started: Mapping[UseKey, int]
     unseen: frozenset[UseKey]
     owners: Mapping[int, Owner]
 

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from hami_kubeletplugin import files
@@ -13,6 +12,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir, use_name
 from hami_kubeletplugin.hamicore.contract import CACHE_FILE
 from hami_kubeletplugin.hamicore.directories import OPEN
+from hami_kubeletplugin.hamicore.host import Installed
 from hami_kubeletplugin.hamicore.processes import PROC, Look, Owner, Process, UseKey, look, own_pid, owner
 from hami_kubeletplugin.hamicore.reading import Content, read_region
 from hami_kubeletplugin.hamicore.region import Layout
@@ -20,14 +20,6 @@ from hami_kubeletplugin.hamicore.storage import stored
 from hami_kubeletplugin.hamicore.versions import layout_of
 from hami_kubeletplugin.usage.joined import Found
 from hami_kubeletplugin.usage.sample import Sample
-
-
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """What is known of the library that new containers get."""
-
-    version: str | None
-    layout: Layout | None
 
 
 class OnNode:
@@ -68,19 +60,23 @@ class OnNode:
         here = {key: processes for key, processes in seen.processes.items() if key in uses}
         unseen = frozenset(key for key, (claim, _, _) in uses.items() if _is_unseen(seen, claim))
         own_pids = self._known_pids(here.values())
-        regions = {}
+        regions: dict[UseKey, Content | None] = {}
+        unreadable: dict[UseKey, str] = {}
         for key, (claim, use, kind) in uses.items():
             pids = None if key in unseen else {own_pids[process] for process in here.get(key, ())}
             try:
                 regions[key] = self._region(key, claim, use, kind, pids)
-            except StorageError:
-                continue
+            except StorageError as error:
+                unreadable[key] = str(error)
         processes = {key: frozenset(process.pid for process in all_) for key, all_ in here.items()}
         return Found(
             at=time.time(),
             claims=claims,
             regions=regions,
+            unreadable=unreadable,
             processes=processes,
+            visible=seen.others,
+            started={key: all_[0].started for key, all_ in here.items()},
             unseen=unseen,
             owners=self._owners(sample, frozenset[int]().union(*processes.values())),
         )
@@ -130,8 +126,8 @@ class OnNode:
     def _layout(self, claim: Prepared) -> Layout | None:
         """Of the library that the claim's containers have."""
         installed = self._installed()
-        if installed is not None and installed.layout is not None and installed.version == claim.library:
-            return installed.layout
+        if installed is not None and installed.renewal is not None and installed.version == claim.library:
+            return installed.renewal.layout
         return layout_of(claim.library)
 
     def _owners(self, sample: Sample | None, known: frozenset[int]) -> Mapping[int, Owner]:

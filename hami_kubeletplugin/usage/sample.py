@@ -112,7 +112,10 @@ def _busy(nvml: Nvml, handle: Any, where: str) -> Mapping[int, int] | None:
     try:
         samples = nvml.query("nvmlDeviceGetProcessUtilization", handle, since, where=where)
     except NvmlCallFailed as error:
-        if error.code == codes.ERROR_NOT_FOUND:  # nobody has computed since
+        if error.code in {
+            0,
+            codes.ERROR_NOT_FOUND,
+        }:  # nobody has computed since; the bindings raise a success without any, too
             return {}
         raise
     if samples is None:

@@ -10,13 +10,14 @@ from hami_kubeletplugin.api.errors import HamiError, StorageError
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.gpu.sessions import Sessions
+from hami_kubeletplugin.hamicore.host import Installed
 from hami_kubeletplugin.hamicore.processes import PROC
 from hami_kubeletplugin.hanging import MayHang
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.usage.joined import Found, held, joined
 from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode
-from hami_kubeletplugin.usage.node import Installed, OnNode, files_of
+from hami_kubeletplugin.usage.node import OnNode, files_of
 from hami_kubeletplugin.usage.pods import PodApi, Pods
 from hami_kubeletplugin.usage.sample import Sample, Sampler
 
@@ -39,7 +40,7 @@ class UsageOfNode:
         gpus: Gives the node's GPUs by UUID, as far as they are known; never waits.
         sessions: NVML; None: hardware is simulated, and of it is in use what containers use.
         pods: Where pods can be asked for; None: nowhere.
-        installed: Gives what is known of the installed HAMi-core.
+        installed: Gives what is known of HAMi-core as it is installed.
         idle: Seconds between questions to NVML while no claim is prepared.
         proc: Where procfs is.
     """
@@ -72,6 +73,15 @@ class UsageOfNode:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="usage")
         return await asyncio.shield(self._looking)
+
+    def found(self) -> Found:
+        """What is on this node now, without NVML. Blocks.
+
+        Raises:
+            StorageError: Records can't be read, or something hangs.
+            OSError: /proc can't be read.
+        """
+        return self._found(None)
 
     def _age(self) -> float:
         return min(_SAMPLE, self._idle) if self._in_use else self._idle

@@ -12,6 +12,9 @@
  *     uuid GPU-...      name NVIDIA ...    minor 0       brand 14      arch 7
  *     memory 42949672960                   cc 8 0        mig 1         bus 00000000:07:00.0
  *     events 10e                           event types that it knows, hexadecimal; all if there is no such line
+ *     used 1048576                         bytes of its memory
+ *     rates 40 20                          percent of time in which it computes, and its memory is used; not supported without
+ *     process 4711 1048576 40              a PID, its bytes (-1: not available) and its percent of the compute (-1: not told)
  *     energy 5000                          in mJ since it was initialised; not supported without
  *     field 230 1                          a field's value; the others are not supported
  *     link 0 off                           NVLinks, from 0 on, without gaps
@@ -46,17 +49,6 @@ typedef struct {
 typedef struct {
     unsigned long long total, free, used;
 } Memory;
-
-/* The rest of the function has the turn. */
-#define BEGIN(gpu)                                          \
-    __attribute__((cleanup(end_turn))) int in_turn_ = 0;    \
-    (void)in_turn_;                                         \
-    take_turn();                                            \
-    do {                                                    \
-        int code_ = begin(__func__, gpu);                   \
-        if (code_ != SUCCESS)                               \
-            return code_;                                   \
-    } while (0)
 
 static int put(char *to, unsigned size, const char *text)
 {
@@ -178,7 +170,7 @@ int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor)
 int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *memory)
 {
     BEGIN(gpu);
-    *memory = (Memory){.total = gpu->memory, .free = gpu->memory, .used = 0};
+    *memory = (Memory){.total = gpu->memory, .free = gpu->memory - gpu->used, .used = gpu->used};
     return SUCCESS;
 }
 

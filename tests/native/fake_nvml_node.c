@@ -61,6 +61,7 @@ static void read_line(Node *node, const char *line)
     int code;
     Gpu *gpu = node->gpu_count ? &node->gpus[node->gpu_count - 1] : NULL;
     Field field;
+    Process process;
     Rules *scope = gpu ? &gpu->rules : &node->rules;
 
     if (sscanf(line, "%95s", word) != 1)
@@ -80,13 +81,18 @@ static void read_line(Node *node, const char *line)
         snprintf(gpu->links[gpu->link_count++], TEXT, "%.95s", text);
     } else if (gpu && sscanf(line, "field %u %u", &field.id, &field.value) == 2 && gpu->field_count < MAX_FIELDS) {
         gpu->fields[gpu->field_count++] = field;
+    } else if (gpu && sscanf(line, "process %u %lld %lld", &process.pid, &process.memory, &process.busy) == 3
+               && gpu->process_count < MAX_PROCESSES) {
+        gpu->processes[gpu->process_count++] = process;
+    } else if (gpu && sscanf(line, "rates %u %u", &gpu->rate, &gpu->memory_rate) == 2) {
+        gpu->has_rates = 1;
     } else if (!(gpu
                  && (sscanf(line, "uuid %95s", gpu->uuid) == 1 || sscanf(line, "name %95[^\n]", gpu->name) == 1
                      || sscanf(line, "bus %95s", gpu->bus) == 1 || sscanf(line, "minor %u", &gpu->minor) == 1
                      || sscanf(line, "brand %u", &gpu->brand) == 1 || sscanf(line, "arch %u", &gpu->arch) == 1
                      || sscanf(line, "cc %d %d", &gpu->cc_major, &gpu->cc_minor) == 2
                      || sscanf(line, "energy %llu", &gpu->energy) == 1 || sscanf(line, "mig %d", &gpu->mig) == 1 || sscanf(line, "events %llx", &gpu->events) == 1
-                     || sscanf(line, "memory %llu", &gpu->memory) == 1))) {
+                     || sscanf(line, "used %llu", &gpu->used) == 1 || sscanf(line, "memory %llu", &gpu->memory) == 1))) {
         fprintf(stderr, "fake_nvml: can't read this line: %s\n", line);
         abort();
     }

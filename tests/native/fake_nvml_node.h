@@ -16,6 +16,7 @@ enum {
     MAX_LINKS = 36,
     MAX_RULES = 16,
     MAX_FIELDS = 16,
+    MAX_PROCESSES = 32,
     TEXT = 96
 };
 
@@ -35,10 +36,19 @@ typedef struct {
 } Field;
 
 typedef struct {
+    unsigned pid;
+    long long memory, busy; /* -1: not told */
+} Process;
+
+typedef struct {
     char uuid[TEXT], name[TEXT], bus[TEXT];
     unsigned minor, brand, arch;
     int cc_major, cc_minor, mig;
-    unsigned long long memory, events, energy;
+    unsigned long long memory, used, events, energy;
+    int has_rates;
+    unsigned rate, memory_rate;
+    Process processes[MAX_PROCESSES];
+    unsigned process_count;
     char links[MAX_LINKS][TEXT];
     unsigned link_count;
     Field fields[MAX_FIELDS];
@@ -73,6 +83,17 @@ void wait_a_moment(void);
 /* Open the node: the driver's file is held, as the kernel's module is, until `close_node`. */
 int open_node(void);
 void close_node(void);
+
+/* A call of NVML's begins so: the rest of the function has the turn. */
+#define BEGIN(gpu)                                          \
+    __attribute__((cleanup(end_turn))) int in_turn_ = 0;    \
+    (void)in_turn_;                                         \
+    take_turn();                                            \
+    do {                                                    \
+        int code_ = begin(__func__, gpu);                   \
+        if (code_ != SUCCESS)                               \
+            return code_;                                   \
+    } while (0)
 
 /* What each call begins with: leave a trace, and `go_on`. */
 int begin(const char *call, const Gpu *gpu);

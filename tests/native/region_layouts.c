@@ -1,6 +1,7 @@
 /* Fills a shared region the way the library's first process does and writes the file's bytes to stdout.
  *
- *     region_layouts LAYOUT SWITCH PRIORITY [UUID BYTES PERCENT]...
+ *     region_layouts LAYOUT SWITCH PRIORITY [UUID BYTES PERCENT]... [use SECONDS [SLOT PID GPU CONTEXT MODULE DATA BUSY]...]
+ *                                   the last kernel was at SECONDS (not in layout 0), and slots are as if processes used GPUs
  *     region_layouts sizes          one line for each layout: its name and the sizeof of its region
  *
  *     gcc -std=c11 -O1 -Wall -Wextra -Werror -o region_layouts region_layouts.c -pthread
@@ -10,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int gpus;
-static char **given;
+static int gpus, uses;
+static char **given, **used, *last_kernel = "0";
 
 static uint64_t number(const char *text) { return strtoull(text, NULL, 10); }
 
@@ -28,9 +29,21 @@ static uint64_t number(const char *text) { return strtoull(text, NULL, 10); }
         }                                                                   \
         (region)->utilization_switch = atoi(argv[2]);                       \
         (region)->priority = atoi(argv[3]);                                 \
+        for (int i = 0; i < uses; i++) {                                    \
+            int at = atoi(used[7 * i]), gpu = atoi(used[7 * i + 2]);        \
+            (region)->slots[at].pid = atoi(used[7 * i + 1]);                \
+            (region)->slots[at].status = 1;                                 \
+            (region)->slots[at].used[gpu].context = number(used[7 * i + 3]);\
+            (region)->slots[at].used[gpu].module = number(used[7 * i + 4]); \
+            (region)->slots[at].used[gpu].data = number(used[7 * i + 5]);   \
+            (region)->slots[at].used[gpu].total = number(used[7 * i + 3]) + number(used[7 * i + 4]) + number(used[7 * i + 5]); \
+            (region)->slots[at].busy[gpu].sm = number(used[7 * i + 6]);     \
+            if (at >= (region)->process_count) (region)->process_count = at + 1; \
+        }                                                                   \
     } while (0)
 
-#define VERSION(region, this_minor) (region)->major = 1, (region)->minor = (this_minor)
+#define VERSION(region, this_minor) \
+    (region)->major = 1, (region)->minor = (this_minor), (region)->last_kernel_time = number(last_kernel)
 
 static union {
     struct region_a a;
@@ -46,6 +59,14 @@ int main(int argc, char **argv) {
                sizeof(struct region_c), sizeof(struct region_d), sizeof(struct region_e));
         return 0;
     }
+    for (int i = 4; i + 1 < argc; i++)
+        if (strcmp(argv[i], "use") == 0) {
+            last_kernel = argv[i + 1];
+            used = argv + i + 2;
+            if ((argc - i - 2) % 7) return 2;
+            uses = (argc - i - 2) / 7;
+            argc = i;
+        }
     if (argc < 4 || (argc - 4) % 3 || (argc - 4) / 3 > GPUS) return 2;
     gpus = (argc - 4) / 3;
     given = argv + 4;

@@ -11,6 +11,15 @@ NATIVE = REPOSITORY / "native"
 
 
 @pytest.fixture(scope="session")
+def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiler's idea of each layout of a region."""
+    program = tmp_path_factory.mktemp("region") / "region_layouts"
+    flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
+    subprocess.run(["gcc", *flags, "-o", program, REPOSITORY / "tests/native/region_layouts.c"], check=True, timeout=60)
+    return program
+
+
+@pytest.fixture(scope="session")
 def built_library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a shared object made by the machine's compiler."""
     folder = tmp_path_factory.mktemp("library")

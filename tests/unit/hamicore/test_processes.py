@@ -134,10 +134,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Each read of a file of procfs: its name, and how many bytes it gave."""
     done: list[tuple[str, int]] = []
 
-    def counted(path: Path, limit: int) -> bytes:
-        with path.open("rb") as file:
+    def counted(path: str | Path, limit: int) -> bytes:
+        with open(path, "rb") as file:
             content = file.read(limit)
-        done.append((path.name, len(content)))
+        done.append((Path(path).name, len(content)))
         return content
 
     monkeypatch.setattr(processes, "_read", counted)

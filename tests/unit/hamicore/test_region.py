@@ -13,24 +13,13 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.hamicore.contract import variables
 from hami_kubeletplugin.hamicore.region import BROKEN_SIZE, LAYOUTS, MAGIC, Layout, Region, region
-from tests import REPOSITORY
 
-NATIVE = REPOSITORY / "tests/native"
 Gpus = Mapping[str, Limit]
 
 uuids = st.uuids().map(lambda uuid: f"GPU-{uuid}")
 gpus_of_a_container = st.dictionaries(
     uuids, st.builds(Limit, memory_mib=st.integers(1, 4 * 1024**2), cores=st.integers(0, 250)), min_size=1, max_size=16
 )
-
-
-@pytest.fixture(scope="module")
-def c_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiler's idea of each layout."""
-    program = tmp_path_factory.mktemp("region") / "region_layouts"
-    flags = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
-    subprocess.run(["gcc", *flags, "-o", program, NATIVE / "region_layouts.c"], check=True, timeout=60)
-    return program
 
 
 def content(made: Region) -> bytes:

@@ -31,10 +31,15 @@ def test_what_prometheus_sees() -> None:
     """Build, library, containers without limits, the last publishing, registration, what the node lacks."""
     before = samples(NOTHING)
     after = samples(
-        Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1, True, 1764450000.5, True, 1764450001.0, ("hami-core",))
+        Facts(("2.10.0", "1.2", "a" * 64), True, 3, 1, True, 1764450000.5, True, 1764450001.0, ("hami-core",), 2)
     )
     assert before.pop("hami_kubeletplugin_build_info") == ({"version": __version__}, 1)
-    unknown = ("hami_containers_not_limited", "hami_claims_not_known", "hami_gpus_without_claim")
+    unknown = (
+        "hami_containers_not_limited",
+        "hami_claims_not_known",
+        "hami_containers_limit_differs",
+        "hami_gpus_without_claim",
+    )
     assert all(math.isnan(before.pop(name)[1]) for name in unknown)
     assert before.pop("hami_node_ready") == ({}, 1)
     assert before == {
@@ -49,6 +54,7 @@ def test_what_prometheus_sees() -> None:
         "hami_limits_in_region": ({}, 1),
         "hami_containers_not_limited": ({}, 3),
         "hami_claims_not_known": ({}, 1),
+        "hami_containers_limit_differs": ({}, 2),
         "hami_gpus_without_claim": ({}, 1),
         "hami_slices_published_timestamp_seconds": ({}, 1764450000.5),
         "hami_kubelet_registered": ({}, 1),
