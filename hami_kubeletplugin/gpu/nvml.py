@@ -173,6 +173,10 @@ class Nvml:
             if error.value in _DRIVER_MISSING:
                 raise DriverMissing(f"{call}: {_DRIVER_MISSING[error.value]}") from error
             raise NvmlCallFailed(call, error.value, str(error), where) from error
+        except (
+            self._bindings.NVMLLibraryMismatchError
+        ) as error:  # the bindings' word for it, of calls with several versions
+            raise NvmlCallFailed(call, ERROR_FUNCTION_NOT_FOUND, "this driver doesn't have it", where) from error
         except UnicodeDecodeError as error:
             raise NvmlCallFailed(
                 call, ERROR_UNKNOWN, f"it answered with bytes that are no text: {error}", where

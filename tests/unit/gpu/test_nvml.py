@@ -212,3 +212,14 @@ def test_library_below_another_root(tmp_path: Path) -> None:
     (tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").symlink_to("/etc/alternatives/nvml")
     assert library_below(tmp_path) == real
     assert library_below(Path("/")) is None
+
+
+async def test_a_call_that_an_old_driver_does_not_have(node: Any, gpu_lines: Any) -> None:
+    """Of those with several versions, too, for which the bindings have an error of their own: not known, and no bug."""
+    node.write(gpu_lines(0))
+
+    def ask(nvml: Nvml) -> Any:
+        handle = nvml.require("nvmlDeviceGetHandleByIndex", 0)
+        return nvml.query("nvmlDeviceGetMPSComputeRunningProcesses", handle)
+
+    assert await Sessions(node.library).use(ask) is None
