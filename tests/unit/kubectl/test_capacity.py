@@ -48,7 +48,7 @@ def test_values(values: list[int], wanted: int) -> None:
     ],
 )
 def test_what_we_publish(name: str, wanted: int | None, taken: int, allowed: bool) -> None:
-    """A GPU's published policies give what was seen of the scheduler of 1.37.2: defaults, steps, slots, and the largest amounts."""
+    """A GPU's published policies give what was seen of the scheduler of 1.37.2: defaults, steps, slots, largest amounts."""
     has = capacities(a100s(1)[0])[name]
     assert has.consumed_by(wanted) == taken
     assert has.allows(taken) == allowed

@@ -65,12 +65,7 @@ def test_several_gpus_are_of_one_node() -> None:
         "1 GPUs have no room: memory on 1",
     ]
     assert fits_view.as_json(answer)["lacking"][0]["missing"][0]["what"] == "memory"
-    assert "it fits nowhere now" in list(fits_view.notes(fits_view.answer(answer_of_nothing(), fits.parse("cores=1"))))
-
-
-def answer_of_nothing() -> object:
-    """A cluster without GPUs."""
-    return seen([]).inventory
+    assert "it fits nowhere now" in list(fits_view.notes(fits_view.answer(seen([]).inventory, fits.parse("cores=1"))))
 
 
 @given(
