@@ -70,7 +70,7 @@ def why(around: Around, seen: Seen) -> Why:
         seen: The cluster's GPUs.
     """
     pod, wanted = around.pod, asked(around)
-    waits = fields.at(pod, "status", "phase") in {None, "Pending"} and not fields.at(pod, "spec", "nodeName")
+    waits = fields.at(pod, "status", "phase") in (None, "Pending") and not fields.at(pod, "spec", "nodeName")
     found = tuple(_nodes(around, seen, wanted)) if waits and wanted.waiting else ()
     gates = [printable(each.get("name"), 80) for _, each in fields.mappings(fields.at(pod, "spec", "schedulingGates"))]
     problems = wanted.problems if waits else []
@@ -90,7 +90,7 @@ def _state(pod: Json) -> str:
     phase, node = fields.at(pod, "status", "phase"), fields.at(pod, "spec", "nodeName")
     if fields.at(pod, "metadata", "deletionTimestamp"):
         return "is being deleted"
-    if phase in {None, "Pending"}:
+    if phase in (None, "Pending"):
         return f"is scheduled to node {printable(node, 253)} and has not started there" if node else "is not scheduled"
     return f"is {printable(phase, 32)}" + (f" on node {printable(node, 253)}" if node else "")
 
@@ -98,7 +98,7 @@ def _state(pod: Json) -> str:
 def _told(around: Around) -> Iterator[str]:
     """The last event of each reason but progress, then what the pod's status says."""
     events = sorted(around.events, key=_time)
-    last = {each.get("reason"): each for each in events if each.get("type") == "Warning"}
+    last = {str(each.get("reason")): each for each in events if each.get("type") == "Warning"}
     for reason, event in list(last.items())[-_EVENTS:]:
         who = fields.at(event, "reportingComponent") or fields.at(event, "source", "component") or "somebody"
         yield f"{printable(who, 80)}, {printable(reason, 80)}: {printable(event.get('message'))}"
@@ -112,7 +112,7 @@ def _told(around: Around) -> Iterator[str]:
     for kind in ("initContainerStatuses", "containerStatuses"):
         for _, status in fields.mappings(fields.at(around.pod, "status", kind)):
             waiting = fields.mapping(fields.at(status, "state", "waiting"))
-            if waiting.get("reason") not in {None, "PodInitializing", "ContainerCreating"}:
+            if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
                 yield (
                     f"container {printable(status.get('name'), 63)} waits, {printable(waiting['reason'], 80)}: "
                     f"{printable(waiting.get('message') or '-')}"
