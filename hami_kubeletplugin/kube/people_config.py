@@ -70,9 +70,9 @@ def load(kubeconfig: str | None, context: str | None) -> Access:
     files = [config for config in merged.config_files.values() if isinstance(config, dict)]
     chosen = context or next(filter(None, (config.get("current-context") for config in files)), None)
     about = _entry(files, "contexts", "context", chosen, f"kubeconfig {paths}")
-    cluster = _entry(files, "clusters", "cluster", about.get("cluster"), f"context {chosen}")
-    user = _entry(files, "users", "user", about["user"], f"context {chosen}") if about.get("user") else {}
     where = f"kubeconfig {paths}, context {chosen}"
+    cluster = _entry(files, "clusters", "cluster", about.get("cluster"), where)
+    user = _entry(files, "users", "user", about["user"], where) if about.get("user") else {}
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("http://", "https://")):
         raise SettingsError(f"{where}: the server of its cluster must be an http or https URL, got {quoted(server)}")

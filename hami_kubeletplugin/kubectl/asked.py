@@ -37,14 +37,14 @@ class Asked:
 def asked(around: Around) -> Asked:
     """Look at the pod's claims and resources."""
     found, status = Asked(), fields.mapping(around.pod.get("status"))
-    made = {entry.get("name"): entry for _, entry in fields.mappings(status.get("resourceClaimStatuses"))}
+    made = {str(entry.get("name")): entry for _, entry in fields.mappings(status.get("resourceClaimStatuses"))}
     for _, entry in fields.mappings(fields.at(around.pod, "spec", "resourceClaims")):
         called, template = printable(entry.get("name"), 63), entry.get("resourceClaimTemplateName")
-        entry_made = made.get(entry.get("name"))
+        entry_made = made.get(str(entry.get("name")))
         name = entry.get("resourceClaimName") or fields.at(entry_made, "resourceClaimName")
         if isinstance(name, str) and name:
             _look(found, name, around.claims.get(name), around)
-        elif entry_made is None and template not in around.templates:
+        elif entry_made is None and str(template) not in around.templates:
             found.problems.append(f"claim {called}: there is no ResourceClaimTemplate {printable(template, 253)}")
         elif entry_made is None:
             found.problems.append(

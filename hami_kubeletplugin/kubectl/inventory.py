@@ -106,7 +106,7 @@ def inventory(slices: Iterable[Json], claims: Iterable[Json], driver: str, rules
         driver: The driver's name.
         rules: DeviceTaintRules.
     """
-    rules = [rule for rule in rules if rule.driver in {None, driver}]
+    rules = [rule for rule in rules if rule.driver in (None, driver)]
     made = [(pool, [_gpu(pool, device, rules) for device in pool.devices]) for pool in pools(slices, driver)]
     known = {(pool.name, gpu.name): gpu for pool, gpus in made for gpu in gpus}
     named: dict[str, set[str]] = defaultdict(set)

@@ -30,7 +30,7 @@ def against(node: Json, pod: Json) -> Iterator[str]:
     for _, taint in islice(fields.mappings(about.get("taints")), _MOST):
         if cordoned and taint.get("key") == _UNSCHEDULABLE["key"]:
             continue
-        if taint.get("effect") in {"NoSchedule", "NoExecute"} and not any(
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not any(
             _tolerates(each, taint) for each in tolerations
         ):
             value = f"={taint['value']}" if taint.get("value") else ""

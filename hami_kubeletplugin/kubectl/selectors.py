@@ -8,6 +8,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from hami_kubeletplugin.api import fields, names
@@ -39,6 +40,10 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_Judge = Callable[[re.Match[str], str, Mapping[str, Any]], bool | None]
+_Term = tuple[re.Match[str] | None, _Judge]
+_KNOWN: Final = 256
+"""Expressions that are read once."""
 _AND: Final = "&&"
 _WORD: Final = re.compile(rf'{_STRING}|&&|[()\[\]{{}}]|[^"&()\[\]{{}}]+|.', re.DOTALL)
 
@@ -51,9 +56,7 @@ def judge(expression: str, driver: str, device: Mapping[str, Any]) -> bool | Non
         driver: Who publishes the device.
         device: As it is published.
     """
-    if len(expression) > LONGEST:
-        return None
-    found = [_judge(term.strip(), driver, device) for term in _terms(expression)]
+    found = [judged(form, driver, device) if form else None for form, judged in _read_terms(expression)]
     # One false term makes the whole false, whatever the others are.
     return False if False in found else None if None in found else True
 
@@ -71,10 +74,22 @@ def _terms(expression: str) -> Iterator[str]:
     yield term
 
 
-def _judge(term: str, driver: str, device: Mapping[str, Any]) -> bool | None:
+def _read_term(term: str) -> _Term:
     for form, judged in _FORMS:
         if found := form.fullmatch(term):
-            return judged(found, driver, device)
+            return found, judged
+    return None, _judge_nothing
+
+
+@lru_cache(_KNOWN)
+def _read_terms(expression: str) -> tuple[_Term, ...]:
+    """Once for all devices."""
+    if len(expression) > LONGEST:
+        return ((None, _judge_nothing),)
+    return tuple(_read_term(term.strip()) for term in _terms(expression))
+
+
+def _judge_nothing(_: re.Match[str], __: str, ___: Mapping[str, Any]) -> bool | None:
     return None
 
 
@@ -102,7 +117,8 @@ def _judge_among(found: re.Match[str], driver: str, device: Mapping[str, Any]) -
 
 
 def _judge_not(found: re.Match[str], driver: str, device: Mapping[str, Any]) -> bool | None:
-    inner = _judge(found["inner"].strip(), driver, device)
+    form, judged = _read_term(found["inner"].strip())
+    inner = judged(form, driver, device) if form else None
     return None if inner is None else not inner
 
 
@@ -155,7 +171,7 @@ def _literals(text: str) -> list[str] | None:
         return None
 
 
-_FORMS: Final = (
+_FORMS: Final[tuple[tuple[re.Pattern[str], _Judge], ...]] = (
     (_DRIVER, _judge_driver),
     (_THERE, _judge_there),
     (_AMOUNT, _judge_amount),

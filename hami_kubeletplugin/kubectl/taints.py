@@ -52,7 +52,7 @@ def of(device: Mapping[str, Any], driver: str, pool: str, known: Sequence[Rule])
 
 def _added(device: object, driver: str, pool: str, known: Sequence[Rule]) -> Iterator[Taint]:
     for rule in known:
-        if rule.driver in {None, driver} and rule.pool in {None, pool} and rule.device in {None, device}:
+        if rule.driver in (None, driver) and rule.pool in (None, pool) and rule.device in (None, device):
             yield rule.taint
 
 
@@ -67,7 +67,7 @@ def in_the_way(taints: Iterable[Taint], tolerations: Sequence[Mapping[str, Any]]
 
 def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
     key, effect = toleration.get("key") or "", toleration.get("effect") or ""
-    if effect not in {"", taint.effect} or key not in {"", taint.key}:
+    if effect not in ("", taint.effect) or key not in ("", taint.key):
         return False
     if toleration.get("operator") == "Exists":
         return True

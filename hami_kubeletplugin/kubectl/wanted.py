@@ -105,7 +105,7 @@ def _want(name: str, given: Json, classes: Mapping[str, Json]) -> Want:
         request=name,
         amounts={str(each): value for each, text in asked.items() if (value := amount(text)) is not None},
         count=None if given.get("allocationMode") == "All" else min(count, MOST + 1) if isinstance(count, int) else 1,
-        selectors=(*selectors_of(classes.get(str(given.get("deviceClassName")))), *own),
+        selectors=tuple(dict.fromkeys([*selectors_of(classes.get(str(given.get("deviceClassName")))), *own])),
         tolerations=tuple(each for _, each in fields.mappings(given.get("tolerations"))),
         admin=given.get("adminAccess") is True,
     )

@@ -18,7 +18,10 @@ Json = Mapping[str, Any]
 
 _EVENTS: Final = 5
 """The last of different reasons."""
-_PODS: Final = 3
+_STEPS: Final = 1_000_000
+"""Selectors and amounts that are held against GPUs: some seconds."""
+_SAMPLE: Final = 64
+"""GPUs that selectors are tried on, to say which aren't judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def why(around: Around, seen: Seen) -> Why:
         seen: The cluster's GPUs.
     """
     pod, wanted = around.pod, asked(around)
-    waits = fields.at(pod, "status", "phase") in {None, "Pending"} and not fields.at(pod, "spec", "nodeName")
+    waits = fields.at(pod, "status", "phase") in (None, "Pending") and not fields.at(pod, "spec", "nodeName")
     found = tuple(_nodes(around, seen, wanted)) if waits and wanted.waiting else ()
     gates = [printable(each.get("name"), 80) for _, each in fields.mappings(fields.at(pod, "spec", "schedulingGates"))]
     problems = wanted.problems if waits else []
@@ -87,7 +90,7 @@ def _state(pod: Json) -> str:
     phase, node = fields.at(pod, "status", "phase"), fields.at(pod, "spec", "nodeName")
     if fields.at(pod, "metadata", "deletionTimestamp"):
         return "is being deleted"
-    if phase in {None, "Pending"}:
+    if phase in (None, "Pending"):
         return f"is scheduled to node {printable(node, 253)} and has not started there" if node else "is not scheduled"
     return f"is {printable(phase, 32)}" + (f" on node {printable(node, 253)}" if node else "")
 
@@ -95,7 +98,7 @@ def _state(pod: Json) -> str:
 def _told(around: Around) -> Iterator[str]:
     """The last event of each reason but progress, then what the pod's status says."""
     events = sorted(around.events, key=_time)
-    last = {each.get("reason"): each for each in events if each.get("type") == "Warning"}
+    last = {str(each.get("reason")): each for each in events if each.get("type") == "Warning"}
     for reason, event in list(last.items())[-_EVENTS:]:
         who = fields.at(event, "reportingComponent") or fields.at(event, "source", "component") or "somebody"
         yield f"{printable(who, 80)}, {printable(reason, 80)}: {printable(event.get('message'))}"
@@ -109,7 +112,7 @@ def _told(around: Around) -> Iterator[str]:
     for kind in ("initContainerStatuses", "containerStatuses"):
         for _, status in fields.mappings(fields.at(around.pod, "status", kind)):
             waiting = fields.mapping(fields.at(status, "state", "waiting"))
-            if waiting.get("reason") not in {None, "PodInitializing", "ContainerCreating"}:
+            if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
                 yield (
                     f"container {printable(status.get('name'), 63)} waits, {printable(waiting['reason'], 80)}: "
                     f"{printable(waiting.get('message') or '-')}"
@@ -126,13 +129,15 @@ def _notes(around: Around, seen: Seen, wanted: Asked) -> Iterator[str]:
     if around.nodes is None and wanted.waiting:
         yield "nodes may not be listed with these rights, so cordons, taints, labels and selectors of nodes were not looked at"
     gpus = seen.inventory.gpus
+    if (most := _within(wanted.waiting, seen)) < len(seen.inventory.pools):
+        yield f"only the first {most} of {len(seen.inventory.pools)} nodes were looked at: the claims have very many selectors"
     listed = [
         expression
         for claim in wanted.waiting
         for request in claim.requests
         if not _foreign(request, gpus)
         for want in request.alternatives
-        for expression in unjudged(gpus, want)
+        for expression in unjudged(gpus[:_SAMPLE], want)
     ]
     for expression in dict.fromkeys(listed):
         yield f"a selector was not judged, and taken for satisfied: {printable(expression, 300)}"
@@ -161,7 +166,7 @@ def _nodes(around: Around, seen: Seen, wanted: Asked) -> Iterator[Node]:
         )
         for claim in wanted.waiting
     ]
-    for name, gpus in by_node.items():
+    for name, gpus in list(by_node.items())[: _within(claims, seen)]:
         reasons = [*_reasons(name, around, wanted)]
         lacking = [*_lacking(claims, gpus, reasons)]
         placed = None if lacking or reasons else place(claims, gpus)
@@ -170,6 +175,13 @@ def _nodes(around: Around, seen: Seen, wanted: Asked) -> Iterator[Node]:
                 "each request alone has room here, all of them together, as they are constrained, seem to have none"
             )
         yield Node(name, tuple(reasons), tuple(lacking), tuple(placed or ()))
+
+
+def _within(claims: Sequence[Claim], seen: Seen) -> int:
+    """So many nodes can be looked at: claims with thousands of selectors would otherwise take minutes."""
+    steps = sum(1 + len(want.selectors) for claim in claims for each in claim.requests for want in each.alternatives)
+    a_node = max((len(gpus) for _, gpus in seen.inventory.pools), default=0) * steps
+    return _STEPS // max(a_node, 1)
 
 
 def _reasons(name: str, around: Around, wanted: Asked) -> Iterator[str]:

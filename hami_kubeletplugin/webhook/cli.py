@@ -51,8 +51,8 @@ def convert(
         str | None,
         typer.Option(
             envvar=names.KUBECONFIG,
-            help="The cluster to ask, as kubectl does, what GPUs it has; only if pods ask for GPUs. A file, or several with colons "
-            "between.",
+            help="The cluster to ask, as kubectl does, what GPUs it has; only if pods ask for GPUs. A file, or several with "
+            "colons between.",
         ),
     ] = None,
     context: Annotated[str | None, typer.Option(help="The context of --kubeconfig. Default: the current one.")] = None,
