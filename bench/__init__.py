@@ -2,6 +2,7 @@
 
     __main__       which parts, under which conditions; table and JSON
     prepare        the node daemon: how long the kubelet waits for it
+    scrape         the node daemon's metrics: how long Prometheus waits for them
     admission      the webhook: how long the API server waits for it
     pods           both on a real node: how long pods take to run, with a GPU and without
     rates          1 to 1,000 pods at once until they are bound, as Kubernetes comes and with its limits on requests raised

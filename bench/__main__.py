@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from bench import admission, figures, kinds, pods, prepare, rates, scale, unschedulable, way
+from bench import admission, figures, kinds, pods, prepare, rates, scale, scrape, unschedulable, way
 from bench.process import Places
 from hami_kubeletplugin.kube.config import from_kubeconfig
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -22,6 +22,7 @@ from hami_kubeletplugin.observe.log import configure
 
 PARTS: Final = {
     "daemon": prepare.measure,
+    "scrape": scrape.measure,
     "admission": admission.measure,
     "pods": pods.measure,
     "crowds": pods.measure_crowds,

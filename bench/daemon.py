@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +70,7 @@ async def running(
     *,
     region_hook: Path = REGION_HOOK,
     poll: float = 0.005,
+    options: Sequence[str] = (),
 ) -> AsyncIterator[Daemon]:
     """Start it, wait until it is registered and its GPUs are visible, stop it at the end.
 
@@ -82,17 +83,18 @@ async def running(
     since = (await api.list_slices(DRIVER, node)).resource_version
     disk, memory = places.disk / node, places.memory / node
     registry = memory / "registry"
-    options = (
+    arguments: tuple[str | Path, ...] = (
         *("run", "--simulate", simulate, "--driver-edits", "none", "--node-name", node, "--log-level", "warning"),
         *("--kubeconfig", kubeconfig, "--registry-dir", registry, "--cdi-dir", memory / "cdi"),
         *("--plugin-dir", disk / "plugin", "--hami-dir", disk / "vgpu"),
         *("--hami-core", HAMI_CORE, "--region-hook", region_hook),
+        *options,
     )
     async with FakeKubelet(registry, poll=poll) as kubelet:
         visible = asyncio.create_task(_visible(api, node, since))
         started = time.perf_counter()
         try:
-            async with program("hami-kubeletplugin", *options) as process:
+            async with program("hami-kubeletplugin", *arguments) as process:
                 plugin = await kubelet.plugin(DRIVER, PATIENCE)
                 registered = time.perf_counter()
                 async with asyncio.timeout(PATIENCE):

@@ -22,20 +22,21 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.gpu.conditions import Conditions, Found
 from hami_kubeletplugin.gpu.model import Gpu, GpuSource
 from hami_kubeletplugin.inforce.running import loaded_now
-from hami_kubeletplugin.observe.log import configure
-from hami_kubeletplugin.program import given_only, options, program, run_program
+from hami_kubeletplugin.observe.log import configure, get_logger
+from hami_kubeletplugin.program import chosen, given_only, options, program, run_program
 
 app = program("GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too.")
 
 
 @app.command()
 @options(Settings)
-def run(**given: Any) -> None:
+def run(context: typer.Context, **given: Any) -> None:
     """Run the daemon: publish this node's GPUs and serve the kubelet, until SIGTERM."""
     from hami_kubeletplugin.daemon import service  # noqa: PLC0415 - the other commands need neither gRPC nor aiohttp
 
     settings = Settings.checked(**given_only(given))
     configure(settings.log_format, settings.log_level)
+    get_logger().info("options that are not the default", options=chosen(context, settings, given))
     asyncio.run(service.run(settings))
 
 

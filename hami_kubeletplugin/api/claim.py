@@ -10,6 +10,8 @@ from typing import Final, Protocol
 
 from hami_kubeletplugin.api.errors import ClaimError, HamiError
 
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A DNS label, as requests have for a name, and claims in their pod."""
 UID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}")
 """What a claim's UID looks like: nothing that leads out of a directory."""
 

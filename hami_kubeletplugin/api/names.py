@@ -34,6 +34,12 @@ PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
 PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
 NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 
+# What else containers are told of their devices: what the claim has of it.
+SHARE_ID: Final = "shareID"
+"""The name that it has in allocation results, too."""
+MEMORY_LIMIT: Final = "memoryLimitMiB"
+CORES_PERCENT: Final = "coresPercent"
+
 # Capacities of devices.
 MEMORY: Final = "memory"
 """Bytes, whole MiB."""
@@ -99,6 +105,9 @@ CLAIM: Final = "HAMI_DRA_CLAIM"
 
 LIMIT_NOT_IN_FORCE: Final = "GpuLimitNotInForce"
 """Reason of the Event of a pod whose container has not loaded HAMi-core."""
+
+POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim made from a template: its name in its pod (kubernetes pkg/controller/resourceclaim/controller.go)."""
 
 TAINT: Final = "gpu.hami.io/"
 """Before the kind of a condition: the key of its taint, whatever the driver is called."""

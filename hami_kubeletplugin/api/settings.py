@@ -10,9 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.beside_settings import BesideSettings
+from hami_kubeletplugin.api.claim_settings import ClaimSettings
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.health_settings import HealthSettings
+from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.api.taint_settings import TaintSettings
 
 ClaimFiles = Literal["auto", "memory", "disk"]
@@ -99,7 +101,9 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings):
+class Settings(
+    Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings, ClaimSettings, MetricsSettings
+):
     """The node daemon's settings."""
 
     node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
@@ -174,12 +178,6 @@ class Settings(Sharing, Discovery, Identity, HealthSettings, TaintSettings, Besi
         300.0, ge=0, description="Seconds that a claim must have been stale for before it is unprepared."
     )
     lock_timeout: float = Field(15.0, ge=0, description="Seconds to wait for a predecessor that is still stopping.")
-    metrics_address: str = Field(
-        "",
-        pattern=r"^(.*:[0-9]{1,5})?$",
-        description="HOST:PORT, or :PORT for all addresses, to serve /metrics for Prometheus, /healthz and /readyz for probes. "
-        "Default: nowhere.",
-    )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_kubeletplugin.api import gpuconfig, names
-from hami_kubeletplugin.api.claim import ClaimRef
+from hami_kubeletplugin.api.claim import LABEL, ClaimRef
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights, GpuConfig
 from hami_kubeletplugin.api.limits import Limit
@@ -61,11 +61,19 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedClaim:
-    """A claim with at least one device of ours on this node."""
+    """A claim with at least one device of ours on this node.
+
+    Attributes:
+        ref: Which one it is.
+        shares: Its allocation results of ours, in their order.
+        consumers: Pods that it is reserved for.
+        in_pod: What its pod calls it, if it was made from a template; else empty.
+    """
 
     ref: ClaimRef
     shares: tuple[Share, ...]
     consumers: tuple[PodRef, ...]
+    in_pod: str = ""
 
 
 def has_devices_of(claim: Json, driver: str, *, node: str | None = None) -> bool:
@@ -112,7 +120,13 @@ def read_claim(
         raise ClaimError(
             f"{ref}: status.allocation.devices.results has the same share twice; whoever wrote it is broken"
         )
-    return AllocatedClaim(ref, shares, _consumers(claim, ref))
+    return AllocatedClaim(ref, shares, _consumers(claim, ref), _in_pod(claim))
+
+
+def _in_pod(claim: Json) -> str:
+    """What the annotation says; anybody may write it, and what is no name in a pod is none."""
+    name = (claim["metadata"].get("annotations") or {}).get(names.POD_CLAIM_NAME)
+    return name if isinstance(name, str) and LABEL.fullmatch(name) else ""
 
 
 def _results(claim: Json) -> list[Json]:
@@ -137,7 +151,7 @@ def _share(result: Json, where: str, node: str, configs: "list[tuple[frozenset[s
     if pool != node:
         raise ClaimError(f"{where}: unknown pool {pool!r}; this node publishes pool {node!r} alone")
     admin = bool(result.get("adminAccess"))
-    share_id = result.get("shareID")
+    share_id = result.get(names.SHARE_ID)
     limit, slots = Limit(0), 0
     if not admin:
         if not share_id:

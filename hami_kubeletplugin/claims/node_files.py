@@ -1,4 +1,4 @@
-"""What a prepared claim leaves on the node: record, what enforces its limits, CDI spec. Blocking: called in threads.
+"""What a prepared claim leaves on the node: record, what enforces its limits, metadata, CDI spec. Blocking: called in threads.
 
 Order makes a crash harmless at any point. Preparing: what an outdated record tells of goes first, then the record is written
 (durable), then what can be made from it; so nothing exists that no record tells of, and no record tells of more than can be
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hami_kubeletplugin.api.errors import ClaimError, HamiError, RecordDamaged
 from hami_kubeletplugin.claims.enforcement import Enforced, Enforcements
 from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.metadata_files import MetadataFiles
 from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.spec import render
@@ -29,18 +30,31 @@ class NodeFiles:
         specs: CDI specs.
         ledger: What claims hold of the GPUs.
         enforcements: What keeps limits.
+        metadata: What containers are told of their devices.
     """
 
-    def __init__(self, *, records: Records, specs: SpecFiles, ledger: Ledger, enforcements: Enforcements) -> None:
+    def __init__(
+        self,
+        *,
+        records: Records,
+        specs: SpecFiles,
+        ledger: Ledger,
+        enforcements: Enforcements,
+        metadata: MetadataFiles,
+    ) -> None:
         self._records, self._specs, self._ledger, self._enforcements = records, specs, ledger, enforcements
+        self._metadata = metadata
 
-    def put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> None:
+    def put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> bool:
         """Make everything of a claim be there, whatever was there before. Does nothing where it is right already.
 
         Args:
             prepared: The plan.
             gpus: The node's GPUs by UUID.
             edits: The driver's edits.
+
+        Returns:
+            Whether the spec was not there as it has to be.
 
         Raises:
             ClaimError, StorageError: The state is what it was before.
@@ -55,6 +69,7 @@ class NodeFiles:
             gpus=gpus,
             edits=edits,
             enforced=lambda share: enforced[prepared.uses[share.use].enforced_by].edits(share),
+            metadata=lambda share: self._metadata.mounts(prepared, share),
         )
         former = self._former(uid)
         has_spec = self._specs.exists(uid)
@@ -71,9 +86,10 @@ class NodeFiles:
                     self._records.save(prepared)
                 for each in enforced.values():
                     each.create()
-                self._specs.save(uid, spec)
+                self._metadata.save(prepared, gpus)
+                return self._specs.save(uid, spec)
             except HamiError:
-                self._undo(prepared, former, new=new)
+                self._undo(prepared, former, gpus, new=new)
                 raise
 
     def load(self, uid: str) -> Prepared | None:
@@ -89,6 +105,10 @@ class NodeFiles:
         """Whether a claim has a record, damaged or not."""
         return self._records.exists(uid)
 
+    def are_intact(self, uid: str) -> bool:
+        """Whether what containers start with is as it was made. Costs a `stat` for each file."""
+        return self._specs.is_intact(uid) and self._metadata.are_intact(uid)
+
     def take_away(self, uid: str) -> None:
         """Remove everything of a claim. Fine if nothing is there.
 
@@ -98,6 +118,7 @@ class NodeFiles:
         self._specs.remove(uid)
         for enforcement in self._enforcements.values():
             enforcement.remove(uid)
+        self._metadata.remove(uid)
         self._records.remove(uid)
         self._ledger.forget(uid)
 
@@ -111,13 +132,14 @@ class NodeFiles:
             )
             return None
 
-    def _undo(self, prepared: Prepared, former: Prepared | None, *, new: bool) -> None:
+    def _undo(self, prepared: Prepared, former: Prepared | None, gpus: Mapping[str, Gpu], *, new: bool) -> None:
         try:
             if new:
                 self.take_away(prepared.uid)
             elif former is not None and former != prepared:
                 for kind in {use.enforced_by for use in former.uses}:
                     self._enforcements[kind].revive(former)
+                self._metadata.save(former, gpus)
                 self._records.save(former)
         except HamiError as error:
             # The record stays, so unprepare or the next prepare finds it.

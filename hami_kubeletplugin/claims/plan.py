@@ -94,6 +94,7 @@ def plan(
         driver=driver,
         shares=tuple(_prepared(share, use_of[Held(claim, share).key], gpus) for share in claim.shares),
         uses=tuple(_use(view, viewers_of[view], gpus) for view in views),
+        in_pod=claim.in_pod,
     )
 
 

@@ -89,6 +89,8 @@ class Prepared:
         uses: What its containers see together.
         library: Version of HAMi-core, None if unknown or not looked up yet; for people.
         regions: Whether this library's regions are made by us; else the library makes them from variables.
+        in_pod: What its pod calls it, if it was made from a template; empty for one that pods name themselves; None if a version
+            prepared it that didn't ask.
     """
 
     ref: ClaimRef
@@ -99,6 +101,7 @@ class Prepared:
     uses: tuple[Use, ...]
     library: str | None = None
     regions: bool = False
+    in_pod: str | None = None
 
     @property
     def uid(self) -> str:

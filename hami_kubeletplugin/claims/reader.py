@@ -13,14 +13,12 @@ from typing import Any, Final, Protocol
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiError, ApiNotFound, ApiUnavailable, ClaimError
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights
+from hami_kubeletplugin.api.names import POD_CLAIM_NAME
 from hami_kubeletplugin.claims.allocation import AllocatedClaim, PodRef, has_devices_of, read_claim
 from hami_kubeletplugin.claims.pods import Pod, read_pod
 from hami_kubeletplugin.kube.claim_api import Wanted
 
 Json = Mapping[str, Any]
-
-POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of a claim made from a template: its name in its pod (kubernetes pkg/controller/resourceclaim/controller.go)."""
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 2.0

@@ -77,6 +77,7 @@ class _Claim(_Stored):
     uses: tuple[_Use, ...]
     library: str | None = None
     regions: bool = False
+    in_pod: str | None = None
 
 
 def upgraded(data: Json, version: int, steps: Sequence[Upgrade] = UPGRADES) -> Json:
@@ -99,6 +100,7 @@ def dump(claim: Prepared) -> Json:
         "uses": [_use(use) for use in claim.uses],
         "library": claim.library,
         "regions": claim.regions,
+        **({"in_pod": claim.in_pod} if claim.in_pod is not None else {}),
     }
 
 
@@ -120,6 +122,7 @@ def load(data: Json) -> Prepared:
         uses=tuple(_loaded_use(use) for use in stored.uses),
         library=stored.library,
         regions=stored.regions,
+        in_pod=stored.in_pod,
     )
 
 

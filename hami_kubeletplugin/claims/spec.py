@@ -6,7 +6,7 @@ since runtimes refuse versions they do not know.
 
 from collections.abc import Callable, Mapping
 
-from hami_kubeletplugin.api.cdi import ContainerEdits, Device, Spec
+from hami_kubeletplugin.api.cdi import ContainerEdits, Device, Mount, Spec
 from hami_kubeletplugin.api.names import CLAIM, NVIDIA_VISIBLE_DEVICES, cdi_kind
 from hami_kubeletplugin.claims.numbering import numbered
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
@@ -20,6 +20,7 @@ def render(
     gpus: Mapping[str, Gpu],
     edits: DriverEdits,
     enforced: Callable[[PreparedShare], ContainerEdits],
+    metadata: Callable[[PreparedShare], list[Mount]] = lambda _: [],
 ) -> Spec:
     """Render the spec of one claim.
 
@@ -28,13 +29,14 @@ def render(
         gpus: The node's GPUs by UUID.
         edits: The driver's own edits for each GPU of the claim.
         enforced: What a share brings along so that its limits are kept.
+        metadata: The mounts by which it says what it is.
 
     Raises:
         ClaimError: A GPU is gone.
     """
     devices: list[Device] = []
     for share in prepared.shares:
-        own = _share_edits(share, prepared, gpus=gpus, edits=edits, ours=enforced(share))
+        own = _share_edits(share, prepared, gpus=gpus, edits=edits, ours=enforced(share), metadata=metadata(share))
         devices.append({"name": prepared.cdi_device(share), "containerEdits": own})
     spec: Spec = {"cdiVersion": "", "kind": cdi_kind(prepared.driver), "devices": devices}
     if edits.common:
@@ -44,14 +46,20 @@ def render(
 
 
 def _share_edits(
-    share: PreparedShare, prepared: Prepared, *, gpus: Mapping[str, Gpu], edits: DriverEdits, ours: ContainerEdits
+    share: PreparedShare,
+    prepared: Prepared,
+    *,
+    gpus: Mapping[str, Gpu],
+    edits: DriverEdits,
+    ours: ContainerEdits,
+    metadata: list[Mount],
 ) -> ContainerEdits:
     """The driver's edits of one share, with our variables and what enforces its limits."""
     visible = ",".join(numbered(prepared.uses[share.use], gpus)) if edits.visible == "uuids" else "void"
     result = edits.per_gpu[share.uuid].copy()
     env = [f"{NVIDIA_VISIBLE_DEVICES}={visible}", f"{CLAIM}={prepared.ref.full_name}"]
     result["env"] = [*result.get("env", []), *env, *ours.get("env", [])]
-    if mounts := ours.get("mounts"):
+    if mounts := [*ours.get("mounts", []), *metadata]:
         result["mounts"] = [*result.get("mounts", []), *mounts]
     if hooks := ours.get("hooks"):
         result["hooks"] = [*result.get("hooks", []), *hooks]

@@ -1,7 +1,8 @@
 """How much of each GPU a prepared claim holds. Pure."""
 
+import operator
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,23 +18,33 @@ class Usage:
         slots: Sharing slots.
         memory_mib: MiB.
         cores: Percent of its compute.
+        shares: In how many shares.
     """
 
     slots: int
     memory_mib: int
     cores: int = 0
+    shares: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
         """Both together."""
-        return Usage(self.slots + other.slots, self.memory_mib + other.memory_mib, self.cores + other.cores)
+        return self._with(operator.add, other)
 
     def __sub__(self, other: "Usage") -> "Usage":
         """What is left without the other."""
-        return Usage(self.slots - other.slots, self.memory_mib - other.memory_mib, self.cores - other.cores)
+        return self._with(operator.sub, other)
 
     def __or__(self, other: "Usage") -> "Usage":
         """The larger one of each."""
-        return Usage(max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores))
+        return self._with(max, other)
+
+    def _with(self, both: Callable[[int, int], int], other: "Usage") -> "Usage":
+        return Usage(
+            both(self.slots, other.slots),
+            both(self.memory_mib, other.memory_mib),
+            both(self.cores, other.cores),
+            both(self.shares, other.shares),
+        )
 
 
 UNUSED: Final = Usage(0, 0)
@@ -50,7 +61,7 @@ def usage(claim: Prepared, slot: int) -> Mapping[str, Usage]:
     for share in claim.shares:
         if not claim.uses[share.use].admin:
             slots = share.slots or _unsaid(claim, share, slot)
-            used[share.uuid] += Usage(slots, share.limit.memory_mib, share.limit.cores)
+            used[share.uuid] += Usage(slots, share.limit.memory_mib, share.limit.cores, shares=1)
     return dict(used)
 
 

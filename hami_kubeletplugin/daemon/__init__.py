@@ -10,5 +10,7 @@ processes of containers ──> in force ──events──> API server
 
 service     runs it: signals, the lock, one task group
 endpoint    metrics and answers for probes
+door        who gets to see metrics
 parts       its parts, wired
+seen        what is in use, given out and there, when metrics are asked for
 """

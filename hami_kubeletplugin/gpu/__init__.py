@@ -18,6 +18,7 @@ toolkit_spec    what that prints, decoded and made ours (pure)
 edits           the driver's part of a container
 libcuda         whether the NVIDIA runtime brings libcuda.so.1 into containers here
 device_health   what the kubelet is told of devices (pure)
+attributes      what is said about a GPU, in slices and to containers (pure)
 capacity        how much of a GPU there is to share (pure)
 conditions      what is to be said of GPUs beside what they are, by several sources, joined
 model           what the rest of the house knows about GPUs: values, and the interface that produces them

@@ -108,6 +108,7 @@ class Nvml:
 
     Attributes:
         calling: The call that runs now or ran last; another thread may read it to say what hangs.
+        called: All so far.
         registered: UUIDs of the GPUs whose events `event_set` gives out, by the address of their handles.
     """
 
@@ -119,6 +120,7 @@ class Nvml:
         self._event_set: Any = None
         self.registered: dict[int, str] = {}
         self.calling = f"loading {self._name}"
+        self.called: set[str] = set()
 
     def __enter__(self) -> Self:
         """Load the library and open NVML.
@@ -164,12 +166,17 @@ class Nvml:
             NvmlCallFailed: Any other failure, "not supported" included.
         """
         self.calling = call
+        self.called.add(call)
         try:
             return getattr(self._bindings, call)(*arguments)
         except self._bindings.NVMLError as error:
             if error.value in _DRIVER_MISSING:
                 raise DriverMissing(f"{call}: {_DRIVER_MISSING[error.value]}") from error
             raise NvmlCallFailed(call, error.value, str(error), where) from error
+        except (
+            self._bindings.NVMLLibraryMismatchError
+        ) as error:  # the bindings' word for it, of calls with several versions
+            raise NvmlCallFailed(call, ERROR_FUNCTION_NOT_FOUND, "this driver doesn't have it", where) from error
         except UnicodeDecodeError as error:
             raise NvmlCallFailed(
                 call, ERROR_UNKNOWN, f"it answered with bytes that are no text: {error}", where

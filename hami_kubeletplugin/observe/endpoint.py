@@ -1,24 +1,29 @@
-"""What Prometheus and probes get to see of the node daemon, over plain HTTP: nobody can change anything there.
+"""What Prometheus and probes get to see of the node daemon, over HTTP: nobody can change anything there.
 
 Imported only where `--metrics-address` is given: prometheus_client and aiohttp's server cost memory on every node.
 """
 
+import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from hami_kubeletplugin.api.errors import SettingsError
+from hami_kubeletplugin.observe import exposition
+from hami_kubeletplugin.observe.page import Page
 from hami_kubeletplugin.port import connection
 from hami_kubeletplugin.port.listener import Listener
 from hami_kubeletplugin.port.room import Bounds
 
-_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+METRICS: Final = "/metrics"
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 """The paths of probes: whether somebody answers, and whether claims can be prepared."""
@@ -30,16 +35,40 @@ Probe = Callable[[], Awaitable[tuple[bool, str]]]
 """Whether it is well, and if not what isn't, in some words."""
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who gets in.
+
+    Attributes:
+        tls: The context of each new connection; None: plain HTTP.
+        allows: Whether this value of the header `Authorization` may see metrics; None: everybody may. Probes everybody may ask.
+    """
+
+    tls: Callable[[], ssl.SSLContext] | None = None
+    allows: Callable[[str], bool] | None = None
+
+
+async def _nothing() -> None:
+    """There is nothing to look at before."""
+
+
 @contextlib.asynccontextmanager
 async def served(
-    address: str, collectors: Iterable[Collector], probes: Mapping[str, Probe] = MappingProxyType({})
+    address: str,
+    collectors: Iterable[Collector],
+    probes: Mapping[str, Probe] = MappingProxyType({}),
+    *,
+    look: Callable[[], Awaitable[None]] = _nothing,
+    door: Door = Door(),
 ) -> AsyncIterator[int]:
     """Serve `/metrics`, and what probes ask, for as long as the context is open; gives the port.
 
     Args:
         address: `HOST:PORT`; an empty host means all addresses, port 0 any free port.
-        collectors: Asked for each answer.
+        collectors: Asked for each page, in a thread.
         probes: By path; answered with 200, or 503 and what isn't well.
+        look: Awaited before collectors are asked.
+        door: Who gets in.
 
     Raises:
         SettingsError: The address can't be used.
@@ -48,7 +77,13 @@ async def served(
     for collector in collectors:
         registry.register(collector)
 
-    paths = ("/metrics", *probes)
+    async def make() -> bytes:
+        await look()
+        # Some milliseconds with many containers, in which probes and others get their turn.
+        return await asyncio.to_thread(exposition.text, registry)
+
+    page = Page(make)
+    paths = (METRICS, *probes)
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.path not in paths:
@@ -61,13 +96,19 @@ async def served(
             well, words = await probes[request.path]()
             status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
             response = web.Response(status=status, text="ok\n" if well else f"not well: {words}\n")
+        elif door.allows is not None and not door.allows(request.headers.get("Authorization", "")):
+            response = web.Response(
+                status=HTTPStatus.UNAUTHORIZED,
+                text="metrics need the bearer token of --metrics-token-file\n",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
         else:
-            response = web.Response(body=generate_latest(registry), headers={"Content-Type": _CONTENT_TYPE})
+            response = web.Response(body=await page.text(), headers={"Content-Type": exposition.CONTENT_TYPE})
         response.force_close()
         await connection.of(request).send(request, response)
         return response
 
-    listener = Listener(answer, _BOUNDS)
+    listener = Listener(answer, _BOUNDS, tls=door.tls)
     host, _, port = address.rpartition(":")
     try:
         await listener.open(host.strip("[]"), int(port))
@@ -78,3 +119,4 @@ async def served(
     finally:
         await listener.close()
         await listener.cut()
+        await page.close()

@@ -70,6 +70,12 @@ def test_a_missing_node_name(given: dict[str, object]) -> None:
         ("health_events", "on", "--health-events: .*'watched' or 'off', got 'on'"),
         ("xids_informational", "48;63", "--xids-informational: .*commas between, such as 48,63, got '48;63'"),
         ("xids_critical", "all", "--xids-critical: .*commas between, such as 48,63, got 'all'"),
+        ("legacy_metrics", "older", "--legacy-metrics: .*boolean.*got 'older'"),
+        ("legacy_metrics", "true", "what is said of the port for metrics needs --metrics-address"),
+        ("metrics_address", "9400", "--metrics-address: .*got '9400'"),
+        ("metrics_token_file", "/t", "--metrics-token-file needs --tls-cert-file and --tls-key-file: without TLS"),
+        ("tls_cert_file", "/c", "--tls-cert-file and --tls-key-file go together"),
+        ("tls_key_file", "/k", "--tls-cert-file and --tls-key-file go together"),
         ("no_such_option", "1", "--no-such-option: "),
     ],
 )

@@ -17,6 +17,7 @@ from hami_kubeletplugin.api.names import DRIVER
 from hami_kubeletplugin.api.settings import ClaimFiles, Sharing
 from hami_kubeletplugin.claims.enforcement import Enforced, Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
+from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.prepared import EnforcedBy, Prepared, PreparedShare
 from hami_kubeletplugin.claims.reader import ClaimApi
@@ -31,6 +32,7 @@ from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.claim_api import Wanted
+from hami_kubeletplugin.observe.counts import UNCOUNTED
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
 from tests.unit.claims.objects import (
     GPUS,
@@ -171,6 +173,7 @@ class Node:
         self.boots = 1
         self.now = 0.0
         self.sharing = Sharing()
+        self.counts = UNCOUNTED
         self.waited_for: list[str] = []
         self.cdi, self.hami, self.plugin = root / "cdi", root / "hami", root / "plugin"
         self.start()
@@ -183,11 +186,13 @@ class Node:
         self.ledger = Ledger(
             records=self.records, specs=self.specs, sharing=self.sharing, waited_for=self.waited_for.extend
         )
+        self.metadata = MetadataFiles(self.plugin / FOLDER, wanted=True)
         self.files = NodeFiles(
             records=self.records,
             specs=self.specs,
             ledger=self.ledger,
             enforcements={"hami-core": HamiCore(self.host, self.hami), "none": NoEnforcement()},
+            metadata=self.metadata,
         )
         self.claims = Claims(
             api=self.claim_api,
@@ -199,9 +204,11 @@ class Node:
             boot_id=f"boot-{self.boots}",
             timeout=self.timeout,
             rights=self.rights,
+            counts=self.counts,
         )
         self.records.open()
         self.specs.open()
+        self.metadata.open({*self.records.uids(), *self.specs.uids()})
         self.host.install()
 
     def recovery(self) -> Recovery:
@@ -216,6 +223,7 @@ class Node:
             grace=self.grace,
             clock=lambda: self.now,
             stamp=self.edits.stamp,
+            counts=self.counts,
         )
 
     async def recover(self) -> None:
@@ -267,7 +275,7 @@ class Node:
                 if path.parent.name == "damaged" or path.name == "damaged":
                     continue
                 found[str(path.relative_to(self.root))] = "" if path.is_dir() else path.read_bytes().hex()
-        return {name: content for name, content in found.items() if name != "plugin/claims"}
+        return {name: content for name, content in found.items() if name not in ("plugin/claims", f"plugin/{FOLDER}")}
 
     @property
     def regions(self) -> bool:

@@ -338,7 +338,7 @@ def test_held_is_never_more_than_there_is(todo: list[tuple[str, int, int, int, i
             claim(f"c{number}", [result(device, f"{memory * 512}Mi", str(cores), slots=str(slots))]),
             [pod("p", container("x", f"c{number}"))],
         )
-        wanted = Usage(slots, memory * 512, cores)
+        wanted = Usage(slots, memory * 512, cores, shares=1)
         if what == "restart":
             book = ledger()
         elif what == "unprepare":

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from hami_kubeletplugin.api.errors import ApiError, ApiForbidden
-from hami_kubeletplugin.api.names import DRIVER
+from hami_kubeletplugin.api.names import DRIVER, POD_CLAIM_NAME
 from hami_kubeletplugin.claims.pods import Pod
-from hami_kubeletplugin.claims.reader import POD_CLAIM_NAME, ClaimApi, ClaimReader, PodGuess
+from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.kube.claim_api import Wanted
 from tests.unit.claims.node import Api
 from tests.unit.claims.objects import NAMESPACE, NODE, Json, claim, container, pod, ref, result

@@ -31,13 +31,13 @@ def prepared(number: int, holds: list[tuple[int, int, int, bool]]) -> Prepared:
 
 @given(st.lists(shares, max_size=4))
 def test_usage(claims: list[list[tuple[int, int, int, bool]]]) -> None:
-    """Slots, MiB and cores add up by GPU, over the shares of a claim; admin access and GPUs without a share are not in it."""
+    """Slots, MiB, cores and shares add up by GPU, over a claim; admin access and GPUs without a share are not in it."""
     for number, holds in enumerate(claims):
         expected: dict[str, Usage] = {}
         for device, memory, cores, admin in holds:
             if not admin:
                 before = expected.get(UUID[device], Usage(0, 0))
-                expected[UUID[device]] = before + Usage(1000, memory, cores)
+                expected[UUID[device]] = before + Usage(1000, memory, cores, shares=1)
         assert usage(prepared(number, holds), 5) == expected
 
 
@@ -51,7 +51,7 @@ def test_a_claim_that_is_read_back_holds_the_same() -> None:
 def test_slots_that_nobody_told(slots: str | None, held: int) -> None:
     """A share that doesn't say how many it has takes one."""
     made = planned(claim("c", [result(0, "10Gi", "0", slots=slots)]), [pod("p", container("x", "c"))])
-    assert usage(made, 500) == {UUID[0]: Usage(held, 10 * 1024)}
+    assert usage(made, 500) == {UUID[0]: Usage(held, 10 * 1024, shares=1)}
 
 
 def test_records_of_0_1_0_have_no_slots() -> None:

@@ -6,10 +6,11 @@ import socket
 
 import aiohttp
 import pytest
+from prometheus_client.core import GaugeMetricFamily
 
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.observe import endpoint
-from hami_kubeletplugin.observe.endpoint import served
+from hami_kubeletplugin.observe.endpoint import Door, served
 from hami_kubeletplugin.port.room import Bounds
 
 
@@ -83,3 +84,51 @@ async def test_connections_that_only_sit_there(monkeypatch: pytest.MonkeyPatch) 
         async with asyncio.timeout(10):
             assert await asyncio.gather(*(reader.read() for reader in readers)) == [b""] * 8
         assert (await page(port))[0] == 200
+
+
+async def test_metrics_are_made_after_a_look() -> None:
+    """What collectors show is what was seen just now, and HEAD tells how long it is."""
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    class Looks:
+        def collect(self) -> list[GaugeMetricFamily]:
+            return [GaugeMetricFamily("looks", "So many.", value=looks)]
+
+    async with served("127.0.0.1:0", [Looks()], look=look) as port:
+        status, text = await page(port)
+        assert (status, text.splitlines()[-1], looks) == (200, "looks 1.0", 1)
+        assert await page(port, method="HEAD") == (200, "")
+        await asyncio.gather(*(page(port) for _ in range(20)))
+        assert looks <= 2  # as many as there are seconds
+
+
+async def test_a_token_is_for_metrics_alone() -> None:
+    """401 and what it takes without it, and nothing is looked at; probes are answered, as the kubelet has no token."""
+
+    async def probe() -> tuple[bool, str]:
+        return True, ""
+
+    async def look() -> None:
+        raise AssertionError("nobody may")
+
+    door = Door(allows=lambda header: header == "Bearer secret")
+    async with (
+        served("127.0.0.1:0", [], {"/readyz": probe}, look=look, door=door) as port,
+        aiohttp.ClientSession() as session,
+    ):
+        for header in ({}, {"Authorization": "Bearer other"}):
+            async with session.get(f"http://127.0.0.1:{port}/metrics", headers=header) as response:
+                assert (response.status, response.headers["WWW-Authenticate"]) == (401, "Bearer")
+                assert "--metrics-token-file" in await response.text()
+        assert await page(port, "/readyz") == (200, "ok\n")
+    allowed = {"Authorization": "Bearer secret"}
+    async with (
+        served("127.0.0.1:0", [], door=door) as port,
+        aiohttp.ClientSession(headers=allowed) as session,
+        session.get(f"http://127.0.0.1:{port}/metrics") as response,
+    ):
+        assert response.status == 200

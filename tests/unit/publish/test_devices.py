@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.fake.api_slices import check_slice
+from hami_kubeletplugin.gpu.attributes import nvlink_groups, semver
 from hami_kubeletplugin.kube import quantity
-from hami_kubeletplugin.publish.devices import device, devices, nvlink_groups, semver
+from hami_kubeletplugin.publish.devices import device, devices
 from tests.unit.publish.fakes import bus_id, gpu
 
 
