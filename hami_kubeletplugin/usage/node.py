@@ -19,7 +19,7 @@ from hami_kubeletplugin.hamicore.reading import Content, read_region
 from hami_kubeletplugin.hamicore.region import Layout
 from hami_kubeletplugin.hamicore.storage import stored
 from hami_kubeletplugin.hamicore.versions import layout_of
-from hami_kubeletplugin.usage.joined import Found
+from hami_kubeletplugin.usage.joined import Files, Found
 from hami_kubeletplugin.usage.sample import Sample
 
 
@@ -56,6 +56,7 @@ class OnNode:
     ) -> None:
         self._records, self._hami_dir, self._installed, self._proc = records, hami_dir, installed, proc
         self._claims: dict[str, _Known] = {}
+        self._files_of: Files = {}
         self._own_pids: dict[Process, int] = {}
 
     def look(self, sample: Sample | None) -> Found:
@@ -68,7 +69,9 @@ class OnNode:
             StorageError: Records can't be read.
             OSError: /proc can't be read.
         """
-        self._claims = known = self._prepared()
+        known = self._prepared()
+        if [*known.values()] != [*self._claims.values()]:  # mostly the very same ones, which costs nothing to see
+            self._claims, self._files_of = known, files_of(each.claim for each in known.values())
         uses = {file.key: (each.claim, file) for each in known.values() for file in each.files}
         seen = look(self._hami_dir, self._proc)
         here = {key: processes for key, processes in seen.processes.items() if key in uses}
@@ -86,6 +89,7 @@ class OnNode:
         return Found(
             at=time.time(),
             claims=[each.claim for each in known.values()],
+            files=self._files_of,
             regions=regions,
             unreadable=unreadable,
             processes=processes,
@@ -163,7 +167,7 @@ def _is_unseen(seen: Look, claim: Prepared) -> bool:
     return not seen.others or not seen.crowded.isdisjoint(pod.uid for pod in claim.pods)
 
 
-def files_of(claims: Iterable[Prepared]) -> Mapping[tuple[str, int], UseKey]:
+def files_of(claims: Iterable[Prepared]) -> Files:
     """Whose files the containers of each use have, by its claim's UID and index; not there: they have none. Pure.
 
     A container that uses several claims has the files of one of them.
