@@ -52,6 +52,17 @@ def test_each_alert_says_what_to_do(rule: dict[str, dict[str, str]]) -> None:
     assert f"`{rule['alert']}`" in (REPOSITORY / "docs" / "observability.md").read_text()
 
 
+def test_links_of_the_page_lead_somewhere() -> None:
+    """Each link of docs/observability.md is to a file that is there, and to a heading of it."""
+    docs = REPOSITORY / "docs"
+    links = re.findall(r"\]\(([^):]+)\)", (docs / "observability.md").read_text())
+    assert links
+    for link in links:
+        to, _, anchor = link.partition("#")
+        assert (docs / to).exists(), link
+        assert not anchor or anchor in anchors(f"docs/{to or 'observability.md'}"), link
+
+
 def test_rules_read_metrics_that_there_are() -> None:
     """Those of the daemon and the webhook, what rules record themselves, and known ones of others."""
     recorded = {rule["record"] for rule in rules() if "record" in rule}
