@@ -18,11 +18,11 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 
 def anchors(page: str) -> set[str]:
     """The anchors of headings, as they are made of their words."""
-    text = (REPOSITORY / page).read_text()
-    titles = re.findall(
-        r"^#{1,6} +(.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    text = re.sub(r"^```.*?^```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    found = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    again = {f"{name}-{before}" for number, name in enumerate(found) if (before := found[:number].count(name))}
+    return {*found} | again
 
 
 def test_the_rules_are_valid_and_do_what_their_tests_say(promtool: Promtool, tmp_path: Path) -> None:
