@@ -144,10 +144,7 @@ def _content(handle: int, size: int, told: Layout | None, gpus: int, pids: Conta
     tail = _whole(handle, _TAIL.size + (_NUMBER.size if layout.version else 0), layout.tail)
     count, switch, recent_kernel, priority = _TAIL.unpack_from(tail)
     number = _NUMBER.unpack_from(start, layout.device_num)[0]
-    texts = (
-        start[layout.uuids + i * UUID_BYTES : layout.uuids + (i + 1) * UUID_BYTES]
-        for i in range(MAX_GPUS_PER_CONTAINER)
-    )
+    texts = (start[layout.uuids + i * UUID_BYTES : layout.uuids + (i + 1) * UUID_BYTES] for i in range(gpus))
     return Content(
         layout=layout,
         gpus=number if number <= MAX_GPUS_PER_CONTAINER else -1,

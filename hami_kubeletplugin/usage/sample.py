@@ -5,6 +5,7 @@ know, not more than once in a while, and nobody waits for it for long: a driver 
 """
 
 import asyncio
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -134,27 +135,34 @@ class Sampler:
     Args:
         sessions: NVML.
         age: Gives the seconds for which a sample is good.
-        patience: Seconds to wait for one.
+        patience: Seconds to wait for one. Who listens for events has NVML for a second at a time (`health.watch`).
+        stale: Seconds for which one is better than none, while the next one takes longer than that.
     """
 
-    def __init__(self, sessions: Sessions, age: Callable[[], float], *, patience: float = 1.5) -> None:
-        self._sessions, self._age, self._patience = sessions, age, patience
-        self._asking: asyncio.Task[Sample | None] | None = None
-        self._last: tuple[float, Sample | None] | None = None
+    def __init__(
+        self, sessions: Sessions, age: Callable[[], float], *, patience: float = 2.5, stale: float = 30.0
+    ) -> None:
+        self._sessions, self._age, self._patience, self._stale = sessions, age, patience, stale
+        self._asking: asyncio.Task[None] | None = None
+        self._last: Sample | None = None
+        self._at = -math.inf
 
     async def sample(self) -> Sample | None:
-        """What NVML says; None if it doesn't in time. A question that takes longer goes on, for who comes next."""
-        if self._last and time.monotonic() - self._last[0] < self._age():
-            return self._last[1]
+        """What NVML says; None if it doesn't. A question that takes too long goes on, for who comes next."""
+        if self._old < self._age():
+            return self._last
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="NVML's sample")
         done, _ = await asyncio.wait({self._asking}, timeout=self._patience)
-        return done.pop().result() if done else None
+        return self._last if done or self._old < self._stale else None
 
-    async def _ask(self) -> Sample | None:
+    @property
+    def _old(self) -> float:
+        return time.monotonic() - self._at
+
+    async def _ask(self) -> None:
         try:
-            sample = await self._sessions.use(ask)
+            self._last = await self._sessions.use(ask)
         except HamiError:  # the driver is gone, or hangs: health says so
-            sample = None
-        self._last = time.monotonic(), sample
-        return sample
+            self._last = None
+        self._at = time.monotonic()

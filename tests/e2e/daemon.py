@@ -154,6 +154,14 @@ class Daemon:
         """What `hami-kubeletplugin devices` prints."""
         return self._command("devices", *(self.nvml.options if self.nvml else ("--simulate", self.simulate)), *options)
 
+    def top(self) -> dict[str, Any]:
+        """What `hami-kubeletplugin top` tells programs."""
+        hardware = self.nvml.options if self.nvml else ("--simulate", self.simulate, "--node-name", NODE)
+        found: dict[str, Any] = json.loads(
+            self._command("top", "-o", "json", "--hami-dir", str(self.hami_dir), *hardware)
+        )
+        return found
+
     def _command(self, *words: str) -> str:
         command = [str(Path(sys.executable).parent / "hami-kubeletplugin"), *words]
         environment = {**os.environ, **CHECKOUT, **(self.nvml.environment if self.nvml else {})}

@@ -101,3 +101,43 @@ def test_a_static_program_is_reported(other_daemon: Daemon, cluster: Cluster, tm
     found = wait_for("the event", lambda: cluster.events("p", "GpuLimitNotInForce"), timeout=30)
     assert len(found) == 1
     assert "static" in found[0]
+
+
+def _write(region: Path, offset: int, number: int) -> None:
+    """As any program of its container can; the images here have none that writes into the middle of a file."""
+    with region.open("r+b") as file:
+        file.seek(offset)
+        file.write(number.to_bytes(8, "little"))
+
+
+def test_what_is_used_is_seen_and_a_raised_limit_is_told(other_daemon: Daemon, cluster: Cluster) -> None:
+    """`top` has what a living process uses, beside the limit; a program that raises its own limit has an Event of its pod."""
+    other_daemon.start("--container-interval", "0.5")
+    cluster.apply(
+        template("t", request(memory="1000Mi", cores=30)),
+        pod(
+            "p",
+            container("steady", claims=["one"]),
+            container("greedy", claims=["two"]),
+            templates={"one": "t", "two": "t"},
+        ),
+    )
+    cluster.running("p")
+    cluster.run_in("p", "steady", "sh", "-c", "VGPU_REPORT=1 VGPU_ALLOC=64 sleep 100 >/dev/null 2>&1 &")
+    cluster.run_in("p", "greedy", "sh", "-c", "VGPU_REPORT=1 VGPU_ALLOC=32 sleep 0 >/dev/null 2>&1")
+
+    def seen(name: str) -> dict[str, Any]:
+        (found,) = (each for each in other_daemon.top()["containers"] if each["container"] == name)
+        return dict(found)
+
+    steady = wait_for("its process to use memory", lambda: (found := seen("steady"))["processes"] and found, timeout=20)
+    assert steady["gpus"][0]["used"]["total"] == 64 << 20
+    assert steady["gpus"][0]["limit"] == steady["gpus"][0]["region"] == {"memory_mib": 1000, "cores": 30}
+    greedy = seen("greedy")
+    assert (greedy["processes"], greedy["gpus"][0]["used"]["total"], greedy["differs"]) == (0, 0, False)
+    _write(other_daemon.hami_dir / "cache" / greedy["claim"]["uid"] / "use-0.region", 1600, 40 << 30)
+    found = wait_for("the event", lambda: cluster.events("p", "GpuLimitNotInForce"), timeout=30)
+    assert len(found) == 1
+    assert "Container greedy has other GPU limits" in found[0]
+    assert "is 40960 MiB instead of 1000 MiB" in found[0]
+    assert (seen("greedy")["differs"], seen("steady")["differs"]) == (True, False)

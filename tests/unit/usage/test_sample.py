@@ -74,6 +74,24 @@ async def test_a_driver_that_hangs_keeps_nobody(node: FakeNode, tmp_path: Path) 
     assert await sampler.sample() is not None
 
 
+async def test_an_answer_of_just_now_is_better_than_none(node: FakeNode, tmp_path: Path) -> None:
+    """While the next one takes its time; not for ever."""
+    node.write(lines_of_gpu(0))
+    sampler = Sampler(node.sessions(), lambda: 0.0, patience=20.0)
+    before = await sampler.sample()
+    assert before is not None
+    hang = tmp_path / "hang"
+    hang.touch()
+    node.write(lines_of_gpu(0, f"hang nvmlDeviceGetMemoryInfo {hang}"))
+    sampler._patience = 0.05
+    assert await sampler.sample() is before
+    sampler._stale = 0.0
+    assert await sampler.sample() is None
+    hang.unlink()
+    sampler._patience = 20.0
+    assert (await sampler.sample()) == before
+
+
 async def test_without_a_driver_nothing_is_known(node: FakeNode) -> None:
     """And that is no failure."""
     node.write("fail nvmlInitWithFlags 9")
