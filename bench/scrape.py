@@ -38,24 +38,24 @@ async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
     """For each number of containers."""
     found = []
     async with KubeClient(from_kubeconfig(kubeconfig), timeout=60) as api, namespace(api) as objects:
-        for count, aim in CROWDS.items():
+        for node, (count, aim) in zip(NODES, CROWDS.items(), strict=True):
             say(f"{count} containers: making pods and claims")
-            claims = await objects.claims(NODES[0], [number % 8 for number in range(count)])
-            found += await _of(kubeconfig, places, api, claims, aim)
+            claims = await objects.claims(node, [number % 8 for number in range(count)])
+            found += await _of(kubeconfig, places, api, node, claims, aim)
     return found
 
 
-async def _of(
-    kubeconfig: Path, places: Places, api: KubeClient, claims: Sequence[ClaimRef], aim: float
+async def _of(  # noqa: PLR0917
+    kubeconfig: Path, places: Places, api: KubeClient, node: str, claims: Sequence[ClaimRef], aim: float
 ) -> list[Figure]:
     count = len(claims)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ("--metrics-address", f"127.0.0.1:{port}")
-    async with running(kubeconfig, places, api, NODES[0], "a100x8", options=options) as daemon:
+    async with running(kubeconfig, places, api, node, "a100x8", options=options) as daemon:
         await at_once(daemon.plugin, claims)
-        regions = [ClaimDir(places.disk / NODES[0] / "vgpu", ref.uid).region("use-0") for ref in claims]
+        regions = [ClaimDir(places.disk / node / "vgpu", ref.uid).region("use-0") for ref in claims]
         page = await _settled(port, count)
         async with _containers(regions, places), _least(regions, places, page) as (least, process):
             say(f"{count} containers: {SCRAPES} scrapes of ours and of the reference, in turns")
