@@ -18,12 +18,13 @@ test: check machine unit e2e ## everything that decides whether the software wor
 machine: ## packages that tests need: installed where that is possible, else those tests say what they lack
 	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || hack/cluster/build --packages
 
-check: .venv/.ready ## lint, format, types, floors, generated code fresh
+check: .venv/.ready ## lint, format, types, floors, generated code fresh, metrics and rules as promtool wants them
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	hack/wire --check
+	hack/monitoring
 
 unit: .venv/.ready
 	$(BIN)/pytest tests/unit
@@ -50,7 +51,7 @@ LOCK := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-tr
 lock: .venv/.ready ## renew requirements/*.txt
 	$(LOCK) -o requirements/run.txt pyproject.toml
 	$(LOCK) --build-deps-for wheel --only-build-deps -o requirements/build.txt pyproject.toml
-	$(LOCK) --extra dev -o requirements/dev.txt pyproject.toml
+	$(LOCK) --extra dev --extra kubectl -o requirements/dev.txt pyproject.toml
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

@@ -3,9 +3,11 @@
 The package is a house whose floors import downward only (checked by import-linter):
 
     cli, demo      entry points of the node daemon: parse settings, wire the parts, run
+    kubectl        the entry point of `kubectl hami`: what people ask about the cluster
     daemon         the parts of the node daemon in one task group
     metrics        what the node daemon shows to Prometheus
     show           tables of devices and claims for people
+    top            tables of what is used, for people
     fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     inforce        whether limits are in force in running containers
     health         how GPUs are: watched, and told to people

@@ -1,7 +1,10 @@
 """`hami-kubeletplugin`: reads options and the environment, and runs a command."""
 
 import asyncio
+import contextlib
 import json
+import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -17,21 +20,23 @@ from hami_kubeletplugin.claims.other_names import other_names
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.gpu.conditions import Conditions, Found
+from hami_kubeletplugin.gpu.model import Gpu, GpuSource
 from hami_kubeletplugin.inforce.running import loaded_now
-from hami_kubeletplugin.observe.log import configure
-from hami_kubeletplugin.program import given_only, options, program, run_program
+from hami_kubeletplugin.observe.log import configure, get_logger
+from hami_kubeletplugin.program import chosen, given_only, options, program, run_program
 
 app = program("GPU sharing for Kubernetes through DRA: the node daemon. Each option has an environment variable too.")
 
 
 @app.command()
 @options(Settings)
-def run(**given: Any) -> None:
+def run(context: typer.Context, **given: Any) -> None:
     """Run the daemon: publish this node's GPUs and serve the kubelet, until SIGTERM."""
     from hami_kubeletplugin.daemon import service  # noqa: PLC0415 - the other commands need neither gRPC nor aiohttp
 
     settings = Settings.checked(**given_only(given))
     configure(settings.log_format, settings.log_level)
+    get_logger().info("options that are not the default", options=chosen(context, settings, given))
     asyncio.run(service.run(settings))
 
 
@@ -107,6 +112,65 @@ def claims(output: OutputOption = Output.table, **given: Any) -> None:
             f"--plugin-dir {other.plugin_dir}",
             err=True,
         )
+
+
+@app.command()
+@options(Discovery, Identity)
+def top(
+    output: OutputOption = Output.table,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Print once and exit, as it does for programs and where there is no terminal."),
+    ] = False,
+    every: Annotated[float, typer.Option(help="Seconds between looks.", min=0.5, max=3600)] = 2.0,
+    node_name: Annotated[
+        str, typer.Option(envvar=names.NODE_NAME, help="This node; simulated UUIDs follow from it.")
+    ] = "this",
+    **given: Any,
+) -> None:
+    """Show what containers use of this node's GPUs, beside what they may, until Ctrl-C. Works beside a running daemon.
+
+    Of each GPU what is allocated of it, and of each container and GPU its limit, what it uses, its share of the compute, how
+    many processes use it and when its last kernel was. `?` is not known. Needs root, and the node's processes (hostPID).
+    """
+    from hami_kubeletplugin import top as shown  # noqa: PLC0415
+    from hami_kubeletplugin.gpu.source import sessions_for, source_for  # noqa: PLC0415
+    from hami_kubeletplugin.usage.service import UsageOfNode  # noqa: PLC0415
+
+    settings = Settings.checked(node_name=node_name, **given_only(given))
+    configure("console", "warning")
+    live = output is Output.table and not once and sys.stdout.isatty()
+
+    async def look() -> None:
+        sessions = sessions_for(settings)
+        gpus = await _gpus(settings, source_for(settings, sessions=sessions))
+        usage = UsageOfNode(
+            records=Records(settings.plugin_dir / "claims"),
+            hami_dir=settings.hami_dir,
+            gpus=lambda: gpus,
+            sessions=sessions,
+        )
+        while live:
+            typer.echo(shown.screen(await usage.look()), nl=False)
+            await asyncio.sleep(every)
+        found = await usage.look()
+        typer.echo(shown.as_json(found) if output is Output.json else shown.text(found))
+
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(look())
+
+
+async def _gpus(settings: Settings, source: GpuSource) -> Mapping[str, Gpu]:
+    """This node's GPUs as the daemon knows them; where none has run, as they are seen now."""
+    from hami_kubeletplugin.gpu.known import KnownGpus  # noqa: PLC0415
+
+    try:
+        boot_id = settings.boot_id_file.read_text().strip()
+        known = KnownGpus(settings.plugin_dir / "gpus.json", boot_id).read() if settings.simulate is None else None
+        return (known or await source.discover()).by_uuid()
+    except (HamiError, OSError) as error:
+        typer.echo(f"this node's GPUs can't be seen: {error}", err=True)
+        return {}
 
 
 @app.command()

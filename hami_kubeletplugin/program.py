@@ -3,7 +3,7 @@
 import inspect
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn, get_args, get_origin
 
@@ -89,8 +89,8 @@ def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callabl
                 annotation=Annotated[
                     str | None,
                     typer.Option(
-                        f"--{name.replace('_', '-')}",
-                        envvar=_VARIABLES.get(name, f"HAMI_{name.upper()}"),
+                        _option(name),
+                        envvar=_variable(name),
                         help=" ".join(filter(None, (field.description, _values(field), _default(field)))),
                         show_default=False,
                     ),
@@ -104,6 +104,40 @@ def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
+def chosen(context: typer.Context, settings: BaseModel, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The options that somebody gave another value than the default, for the log: their values, and where they come from.
+
+    No option of ours is a secret: keys and tokens are named by their files.
+
+    Args:
+        context: Of the command.
+        settings: What was made of them.
+        given: As the command got them.
+    """
+    fields, values = type(settings).model_fields, settings.model_dump(mode="json")
+    return {
+        _option(name): {
+            "value": values[name],
+            "from": _variable(name) if _is_from_environment(context, name) else "command line",
+        }
+        for name in given_only(given)
+        if getattr(settings, name) != fields[name].default
+    }
+
+
+def _is_from_environment(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _variable(name: str) -> str:
+    return _VARIABLES.get(name, f"HAMI_{name.upper()}")
+
+
 def _values(field: FieldInfo) -> str:
     values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return f"One of {', '.join(values)}." if values else ""
@@ -114,7 +148,7 @@ def _default(field: FieldInfo) -> str:
     return "" if told else f"(default: {field.default})"
 
 
-def given_only(given: dict[str, Any]) -> dict[str, Any]:
+def given_only(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that somebody gave. An environment variable that is set to nothing, as manifests like to do, says nothing."""
     return {name: value for name, value in given.items() if value not in (None, "")}
 

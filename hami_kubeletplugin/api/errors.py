@@ -21,8 +21,13 @@
     │   └── RecordDamaged       a record does not hold what its checksum says
     │       └── RecordTooNew    a record was written by a newer version: no use here either
     ├── ClaimError              this claim can't be prepared; the text ends up in the pod's event
-    │   └── ConfigError         its GpuConfig is wrong
+    │   ├── ConfigError         its GpuConfig is wrong
+    │   ├── NoRoom              others hold what it was allocated
+    │   ├── TimedOut            work on it did not end in time
+    │   └── NotBegun            its turn did not come any more
+    ├── OwnFault                a fault of ours, in words: the log has the traceback
     ├── AdmissionError          an object isn't admitted; the text is what kubectl shows
+    │   ├── TooMany             its namespace has as many templates as it may have
     │   ├── TooSoon             it will be later: others made too much a moment ago
     │   └── ReviewError         what was sent to the webhook is no admission review that it can answer
     └── CertificateError        the webhook's certificate can't be read, made or published
@@ -137,8 +142,28 @@ class ConfigError(ClaimError):
     """An opaque GpuConfig is wrong. The message carries the field path."""
 
 
+class NoRoom(ClaimError):
+    """There is not so much left of a GPU as the claim was allocated, or nobody knows how much there is."""
+
+
+class TimedOut(ClaimError):
+    """Work on a claim did not end within the call's time. It may go on, or hang."""
+
+
+class NotBegun(ClaimError):
+    """Work on a claim was not begun, since something else came first: its unprepare, or the daemon's end."""
+
+
+class OwnFault(HamiError):
+    """What nobody foresaw, as an answer to somebody who has to get one."""
+
+
 class AdmissionError(HamiError):
     """An object isn't admitted as it is: its author reads this. The message starts with the field path."""
+
+
+class TooMany(AdmissionError):
+    """A namespace has as many templates as it may have, and the object needs one more."""
 
 
 class TooSoon(AdmissionError):

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final
 
 from hami_kubeletplugin.api.claim import ClaimRef
-from hami_kubeletplugin.api.errors import ClaimError, StorageError
+from hami_kubeletplugin.api.errors import NoRoom, StorageError
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
@@ -67,7 +67,7 @@ class Ledger:
             gpus: The node's GPUs by UUID.
 
         Raises:
-            ClaimError: There is not so much left; the message says who has it.
+            NoRoom: There is not so much left; the message says who has it.
             StorageError: It can't be told what others hold.
         """
         wanted = usage(claim, self._slot)
@@ -145,7 +145,7 @@ class Ledger:
         if new and self._unknown:
             self._waited_for(list(self._unknown))
             path = self._specs.path(min(self._unknown))
-            raise ClaimError(
+            raise NoRoom(
                 f"{claim.ref}: it can't be told what is free on this node's GPUs, since nobody knows what claim UID "
                 f"{_some(sorted(self._unknown))} holds, which has a CDI spec here and no record that can be used. The record is "
                 "made anew from the API server, and then this claim is tried again; if that does not come about, the daemon's "
@@ -159,7 +159,7 @@ class Ledger:
             if not _fits(wanted[uuid], left):
                 others = {uid: ref for uid, ref in self._holders.get(uuid, {}).items() if uid != claim.uid}
                 self._waited_for(list(others))
-                raise ClaimError(_refusal(claim, gpus[uuid], wanted[uuid], left, others.values()))
+                raise NoRoom(_refusal(claim, gpus[uuid], wanted[uuid], left, others.values()))
 
 
 def _fits(wanted: Usage, there: Usage) -> bool:

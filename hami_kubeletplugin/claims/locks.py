@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from hami_kubeletplugin.api.errors import ClaimError
+from hami_kubeletplugin.api.errors import TimedOut
 from hami_kubeletplugin.hanging import whereabouts
 
 
@@ -40,7 +40,7 @@ class ClaimLocks:
             deadline: Of the call, by the monotonic clock.
 
         Raises:
-            ClaimError: Somebody else still holds it a second later: whoever waits for the call has its answer by then.
+            TimedOut: Somebody else still holds it a second later: whoever waits for the call has its answer by then.
         """
         turn = threading.Event()
         with self._guard:
@@ -50,7 +50,7 @@ class ClaimLocks:
                 turn.set()
         try:
             if not turn.wait(max(deadline + 1 - time.monotonic(), 0)):
-                raise ClaimError(
+                raise TimedOut(
                     f"claim UID {uid}: other work on this claim does not end; it is {self.at(uid)}; it will be tried again"
                 )
             self._holders[uid] = threading.get_ident()

@@ -7,7 +7,6 @@ kubeletplugin/metadata.go. There is one file for each request of a claim, which 
 import json
 import re
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from hami_kubeletplugin.api import names
@@ -15,10 +14,9 @@ from hami_kubeletplugin.api.claim import LABEL
 from hami_kubeletplugin.api.errors import ClaimError
 from hami_kubeletplugin.api.settings import DNS_SUBDOMAIN
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
-from hami_kubeletplugin.gpu.attributes import Attribute, attributes, nvlink_groups
-from hami_kubeletplugin.gpu.model import Gpu
+from hami_kubeletplugin.gpu.attributes import Attribute
 
-FOLDER: Final = PurePosixPath("/var/run/kubernetes.io/dra-device-attributes")
+FOLDER: Final = "/var/run/kubernetes.io/dra-device-attributes"
 _VERSIONS: Final = ("v1beta1", "v1alpha1")
 """Newest first: a reader takes the first that it knows (devicemetadata/decode.go)."""
 
@@ -34,31 +32,29 @@ def container_path(claim: Prepared, request: str) -> str:
     kind, name = ("resourceclaimtemplates", claim.in_pod) if claim.in_pod else ("resourceclaims", claim.ref.name)
     if not LABEL.fullmatch(request) or not re.fullmatch(DNS_SUBDOMAIN, name):
         raise ClaimError(f"{claim.ref}: request {request!r} or the claim has a name that no object can have")
-    return str(FOLDER / kind / name / request / f"{claim.driver}-metadata.json")
+    return f"{FOLDER}/{kind}/{name}/{request}/{claim.driver}-metadata.json"
 
 
-def documents(claim: Prepared, gpus: Mapping[str, Gpu]) -> Mapping[str, bytes]:
+def documents(claim: Prepared, attributes: Mapping[str, Mapping[str, Attribute]]) -> Mapping[str, bytes]:
     """The content of each request's file: the same for each version, one after the other.
 
     Args:
         claim: The claim.
-        gpus: The node's GPUs by UUID.
+        attributes: Those of the node's GPUs, by UUID.
 
     Raises:
         ClaimError: A GPU is gone.
     """
-    groups = nvlink_groups(gpus.values())
     requests: dict[str, Any] = {}
     for share in claim.shares:
-        gpu = gpus.get(share.uuid)
-        if gpu is None:
+        if share.uuid not in attributes:
             raise ClaimError(f"{claim.ref}: GPU {share.uuid} is not on this node now")
         name = f"{share.request}/{share.subrequest}" if share.subrequest else share.request
         device = {
             "driver": claim.driver,
             "pool": share.pool,
             "name": share.device,
-            "attributes": {**dict(attributes(gpu, groups.get(gpu.pci_bus_id))), **_of_share(share)},
+            "attributes": {**attributes[share.uuid], **_of_share(share)},
         }
         requests.setdefault(share.request, {"name": name, "devices": []})["devices"].append(device)
     return {name: _document(claim, request) for name, request in requests.items()}

@@ -45,13 +45,16 @@ class NodeFiles:
         self._records, self._specs, self._ledger, self._enforcements = records, specs, ledger, enforcements
         self._metadata = metadata
 
-    def put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> None:
+    def put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits) -> bool:
         """Make everything of a claim be there, whatever was there before. Does nothing where it is right already.
 
         Args:
             prepared: The plan.
             gpus: The node's GPUs by UUID.
             edits: The driver's edits.
+
+        Returns:
+            Whether the spec was not there as it has to be.
 
         Raises:
             ClaimError, StorageError: The state is what it was before.
@@ -84,7 +87,7 @@ class NodeFiles:
                 for each in enforced.values():
                     each.create()
                 self._metadata.save(prepared, gpus)
-                self._specs.save(uid, spec)
+                return self._specs.save(uid, spec)
             except HamiError:
                 self._undo(prepared, former, gpus, new=new)
                 raise

@@ -6,11 +6,14 @@ Contract: core/v1 PodSpec.resourceClaims and Container.resources.claims, PodStat
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final, Literal
 
 from hami_kubeletplugin.claims.allocation import PodRef
 
 Kind = Literal["init", "sidecar", "app"]
+_NAMED: Final = 10
+"""Pods, and containers, that a line of the log names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,21 @@ def read_pod(pod: Mapping[str, Any]) -> Pod:
     ref = PodRef(meta["namespace"], meta["name"], meta["uid"])
     names = frozenset(name for name in (*claim_of.values(), extended.get("resourceClaimName")) if name)
     return Pod(ref, status.get("phase") in ("Succeeded", "Failed"), names, tuple(containers))
+
+
+def users(claim: str, pods: Iterable[Pod]) -> dict[str, list[str]]:
+    """Who uses a claim, for the log: pods as `namespace/name`, containers as `pod/container`. The first few."""
+    those = list(islice(pods, _NAMED))
+    containers = (
+        f"{pod.ref.name}/{container.name}"
+        for pod in those
+        for container in pod.containers
+        if any(name == claim for name, _ in container.claims)
+    )
+    return {
+        "pods": [f"{pod.ref.namespace}/{pod.ref.name}" for pod in those],
+        "containers": list(islice(containers, _NAMED)),
+    }
 
 
 def _privileged(container: Mapping[str, Any]) -> bool:

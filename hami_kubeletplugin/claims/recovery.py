@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import (
@@ -17,26 +16,16 @@ from hami_kubeletplugin.api.errors import (
     StorageError,
 )
 from hami_kubeletplugin.claims.allocation import has_devices_of
+from hami_kubeletplugin.claims.failing import Failing
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.kube.backoff import Backoff
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
 log = get_logger()
-
-
-_LONGEST_WAIT: Final = 60.0
-
-
-@dataclass(slots=True)
-class _Failing:
-    """A claim that could not be mended: how long until the next try, and when that is."""
-
-    wait: Backoff
-    due: float = 0.0
 
 
 class RecoveryApi(Protocol):
@@ -60,6 +49,7 @@ class Recovery:
             stopping, and the kubelet normally unprepares it itself.
         clock: Seconds, monotonic.
         stamp: What the driver's part of CDI specs follows from, see `DriverEditsSource`.
+        counts: Told of what was mended.
     """
 
     def __init__(
@@ -74,16 +64,23 @@ class Recovery:
         grace: float,
         clock: Callable[[], float],
         stamp: Callable[[], object] = lambda: None,
+        counts: Counts = UNCOUNTED,
     ) -> None:
         self._claims, self._api, self._records, self._specs = claims, api, records, specs
         self._driver, self._node, self._grace, self._clock = driver, node, grace, clock
         self._stale_since: dict[str, float] = {}
         self._late = Once[str]()
-        self._reported = Once[str]()
-        self._failing: dict[str, _Failing] = {}
+        self._failing = Failing(clock)
+        self._recorded: Collection[str] = ()
         self._woken = asyncio.Event()
-        self._stamp = stamp
+        self._stamp, self._counts = stamp, counts
         self._last_stamp: object = None
+
+    @property
+    def recorded(self) -> tuple[int, int]:
+        """How many claims had a record at the last look: one that can be used, and one that can't and has yet to be made anew."""
+        damaged = sum(self._failing.is_damaged(uid) for uid in self._recorded)
+        return len(self._recorded) - damaged, damaged
 
     def wake(self) -> None:
         """Look at all claims now: the hardware has changed."""
@@ -123,8 +120,7 @@ class Recovery:
         except StorageError as error:
             log.warning("prepared claims can't be looked after now", error=str(error))
             return
-        self._reported.keep(uids.__contains__)
-        self._failing = {uid: failing for uid, failing in self._failing.items() if uid in uids}
+        self._failing.keep(uids)
         for uid in sorted(uids):
             await self._mend(uid)
 
@@ -164,21 +160,18 @@ class Recovery:
         for ref in stale:
             if now - since[ref.uid] >= self._grace and await self._is_still_stale(ref):
                 log.info("unpreparing a stale claim", claim=ref.full_name, claim_uid=ref.uid)
-                await asyncio.to_thread(self._claims.unprepare, [ref])
+                answer = await asyncio.to_thread(self._claims.unprepare, [ref])
+                if answer[ref.uid] is None:
+                    self._counts.repaired("stale_claim")
             else:
                 waiting.add(ref.uid)
         return waiting
 
     def _due(self) -> list[str]:
         """Claims that could not be mended a while ago, or whose files aren't as they were made."""
-        now = self._clock()
-        failing = dict(self._failing)
         try:
-            return [
-                uid
-                for uid in self._records.uids()
-                if (failing[uid].due <= now if uid in failing else not self._claims.is_intact(uid))
-            ]
+            self._recorded = uids = self._records.uids()
+            return [uid for uid in uids if self._failing.is_due(uid, otherwise=not self._claims.is_intact(uid))]
         except StorageError:
             return []  # repair says so, at its own pace
 
@@ -195,17 +188,14 @@ class Recovery:
         try:
             await self._restore(uid)
         except Exception as error:  # noqa: BLE001 - a fault of ours at one claim must not be the end of all
-            self._report(uid, error)
-            failing = self._failing.setdefault(uid, _Failing(Backoff(first_wait, _LONGEST_WAIT)))
-            failing.due = self._clock() + failing.wait.delay
-            failing.wait.grow()
+            self._failing.again(uid, error, first_wait)
         else:
-            self._reported.ended(uid)
-            self._failing.pop(uid, None)
+            self._failing.works(uid)
 
     def _uids(self) -> set[str]:
         """Of every claim that has something on this node."""
-        return {*self._records.uids(), *self._specs.uids()}
+        self._recorded = self._records.uids()
+        return {*self._recorded, *self._specs.uids()}
 
     def _known(self, uids: Collection[str]) -> dict[ClaimRef, Prepared | None]:
         """Those of these claims whose name is known."""
@@ -229,7 +219,7 @@ class Recovery:
                 if (ref := told.claim(uid)) is not None:
                     return ref
             except StorageError as error:
-                self._report(uid, error)
+                self._failing.say(uid, error)
         return None
 
     async def _is_ours(self, ref: ClaimRef, prepared: Prepared | None) -> bool:
@@ -292,6 +282,7 @@ class Recovery:
             if not await asyncio.to_thread(self._claims.restore, uid) and not await self._make_anew(uid):
                 await asyncio.to_thread(self._specs.check_gone, uid)
         except RecordDamaged:
+            self._failing.damaged(uid)
             if not await self._make_anew(uid):
                 raise
 
@@ -303,9 +294,5 @@ class Recovery:
         answer = (await asyncio.to_thread(self._claims.prepare, [ref]))[uid]
         if isinstance(answer, HamiError):
             raise answer
+        self._counts.repaired("record")
         return True
-
-    def _report(self, uid: str, error: Exception) -> None:
-        if self._reported.is_new(uid, str(error)):
-            fault = {} if isinstance(error, HamiError) else {"exc_info": error}
-            log.warning("claim can't be restored", claim_uid=uid, error=str(error), **fault)

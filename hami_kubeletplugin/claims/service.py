@@ -5,24 +5,27 @@ The way of a prepare, from the socket to the files, is plain code in one thread:
 
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from hami_kubeletplugin.api.claim import ClaimRef, PreparedDevice, checked_uid
-from hami_kubeletplugin.api.errors import ClaimError, HamiError, HardwareError
+from hami_kubeletplugin.api.errors import HamiError, HardwareError, NotBegun, TimedOut
 from hami_kubeletplugin.api.gpuconfig import ALL_RIGHTS, ClaimRights
 from hami_kubeletplugin.api.names import cdi_kind
+from hami_kubeletplugin.claims.calls import Calls
 from hami_kubeletplugin.claims.locks import ClaimLocks
 from hami_kubeletplugin.claims.node_files import NodeFiles
 from hami_kubeletplugin.claims.plan import plan
+from hami_kubeletplugin.claims.pods import users
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.gpu.edits import DriverEdits, DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts, Operation, Step
+from hami_kubeletplugin.observe.log import bind_contextvars, get_logger
 
 log = get_logger()
 T = TypeVar("T")
@@ -40,6 +43,16 @@ _LAST_WAIT: Final = 2.0
 """Seconds that the end waits for work on files; what takes longer hangs, and what it leaves is mended by the next daemon."""
 
 
+class ClaimListener(Protocol):
+    """Hears of claims, from any thread, while their locks are held; must not wait."""
+
+    def prepared(self, claim: Prepared, *, before: bool) -> None:
+        """A claim is prepared; `before`: it was already, and its files have been seen to."""
+
+    def unprepared(self, ref: ClaimRef) -> None:
+        """A claim is prepared no more."""
+
+
 class Claims:
     """The claims of this node; implements `api.claim.ClaimService`. Thread-safe.
 
@@ -55,7 +68,9 @@ class Claims:
         boot_id: Of the running kernel.
         rights: What claims may say about their own limits.
         changed: Called, from any thread, when a claim may have come or gone; must not wait.
+        listener: Hears which.
         timeout: Seconds for one call; below the kubelet's 45, so that the pod's event carries our words.
+        counts: Told of claims in work, and of its steps.
     """
 
     def __init__(
@@ -71,14 +86,17 @@ class Claims:
         timeout: float,
         rights: ClaimRights = ALL_RIGHTS,
         changed: Callable[[], None] | None = None,
+        counts: Counts = UNCOUNTED,
+        listener: ClaimListener | None = None,
     ) -> None:
         self._api, self._inventory, self._edits, self._files = api, inventory, edits, files
         self._driver, self._node, self._boot_id, self._timeout = driver, node, boot_id, timeout
-        self._rights, self._changed = rights, changed or (lambda: None)
+        self._rights, self._changed, self._counts = rights, changed or (lambda: None), counts
+        self._listener = listener
         self._locks, self._guess, self._closing = ClaimLocks(), PodGuess(), threading.Event()
         self._overtaken, self._arriving = WeakValueDictionary[str, threading.Event](), threading.Lock()
-        self._preparing = ThreadPoolExecutor(WORKERS, thread_name_prefix="prepare")
-        self._unpreparing = ThreadPoolExecutor(_UNPREPARING, thread_name_prefix="unprepare")
+        self._preparing = Calls("prepare", WORKERS, timeout=timeout, at=self._locks.at, counts=counts)
+        self._unpreparing = Calls("unprepare", _UNPREPARING, timeout=timeout, at=self._locks.at, counts=counts)
 
     def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
         """Prepare claims; see `ClaimService.prepare`."""
@@ -100,7 +118,7 @@ class Claims:
         def work(ref: ClaimRef) -> tuple[PreparedDevice, ...]:
             return self._prepare(ref, reader, asked, deadline, overtaken[ref.uid])
 
-        return self._each(refs, work, self._preparing, deadline)
+        return self._preparing.each(refs, work, deadline)
 
     def unprepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, HamiError | None]:
         """Unprepare claims; see `ClaimService.unprepare`."""
@@ -110,7 +128,7 @@ class Claims:
             for ref in refs:
                 if (earlier := self._overtaken.pop(ref.uid, None)) is not None:
                     earlier.set()
-        return self._each(refs, lambda ref: self._unprepare(ref, deadline), self._unpreparing, deadline)
+        return self._unpreparing.each(refs, lambda ref: self._unprepare(ref, deadline), deadline)
 
     def restore(self, uid: str) -> bool:
         """Make what a claim's record tells of be there again, after a reboot, a kill or a deletion by somebody.
@@ -128,7 +146,11 @@ class Claims:
         with self._locks.hold(uid, deadline=deadline):
             prepared = self._files.load(uid)
             if prepared is not None:
-                self._put(replace(prepared, boot_id=self._boot_id), deadline, patient=False)
+                prepared = replace(prepared, boot_id=self._boot_id)
+                if self._put(prepared, self._edits_of(prepared, deadline), deadline):
+                    self._counts.repaired("cdi_spec")
+                if self._listener is not None:
+                    self._listener.prepared(prepared, before=True)
         return prepared is not None
 
     def is_intact(self, uid: str) -> bool:
@@ -144,8 +166,8 @@ class Claims:
         self.hurry()
 
         def end() -> None:
-            for workers in (self._preparing, self._unpreparing):
-                workers.shutdown(wait=True, cancel_futures=True)
+            for calls in (self._preparing, self._unpreparing):
+                calls.end()
 
         ending = threading.Thread(target=end, name="claims end", daemon=True)
         ending.start()
@@ -156,10 +178,9 @@ class Claims:
     def _prepare(
         self, ref: ClaimRef, reader: ClaimReader, asked: Container[str], deadline: float, overtaken: threading.Event
     ) -> tuple[PreparedDevice, ...]:
-        started = time.perf_counter()
         with self._locks.hold(checked_uid(ref.uid), deadline=deadline):
             if overtaken.is_set():
-                raise ClaimError(f"{ref}: unprepared before its turn came; it is prepared when it is asked for again")
+                raise NotBegun(f"{ref}: unprepared before its turn came; it is prepared when it is asked for again")
             prepared, neighbours = self._plan_and_put(ref, reader, deadline)
         for other in neighbours:
             # The kubelet doesn't ask again for a claim that it holds for prepared, but that may have been planned when no
@@ -168,8 +189,7 @@ class Claims:
                 with self._locks.hold(other.uid, deadline=deadline):
                     if self._files.knows(other.uid):
                         self._plan_and_put(other, reader, deadline)
-        milliseconds = round((time.perf_counter() - started) * 1000, 2)
-        log.info("claim prepared", devices=[s.device for s in prepared.shares], milliseconds=milliseconds)
+        bind_contextvars(devices=[share.device for share in prepared.shares])
         return prepared.devices(cdi_kind(self._driver))
 
     def _plan_and_put(self, ref: ClaimRef, reader: ClaimReader, deadline: float) -> tuple[Prepared, list[ClaimRef]]:
@@ -177,40 +197,55 @@ class Claims:
 
         The caller holds the claim's lock.
         """
-        claim = reader.claim(ref)
-        pods = reader.pods(claim)
-        neighbours = reader.neighbours(claim, pods)
-        prepared = plan(
-            claim,
-            pods=pods,
-            neighbours=neighbours,
-            gpus=self._patiently(lambda: self._inventory(deadline), deadline).by_device_name(),
-            boot_id=self._boot_id,
-            driver=self._driver,
-        )
-        self._put(prepared, deadline, patient=True)
+        with self._step("prepare", "read"):
+            claim = reader.claim(ref)
+            pods = reader.pods(claim)
+            bind_contextvars(**users(claim.ref.name, pods))
+            neighbours = reader.neighbours(claim, pods)
+        with self._step("prepare", "plan"):
+            prepared = plan(
+                claim,
+                pods=pods,
+                neighbours=neighbours,
+                gpus=self._patiently(lambda: self._inventory(deadline), deadline).by_device_name(),
+                boot_id=self._boot_id,
+                driver=self._driver,
+            )
+            edits = self._patiently(lambda: self._edits_of(prepared, deadline), deadline)
+        with self._step("prepare", "write"):
+            self._put(prepared, edits, deadline)
+        if self._listener is not None:
+            self._listener.prepared(prepared, before=False)
         return prepared, [other.ref for other in neighbours]
 
     def _unprepare(self, ref: ClaimRef, deadline: float) -> None:
-        with self._locks.hold(checked_uid(ref.uid), deadline=deadline):
+        with self._locks.hold(checked_uid(ref.uid), deadline=deadline), self._step("unprepare", "write"):
             self._files.take_away(ref.uid)
+            if self._listener is not None:
+                self._listener.unprepared(ref)
         self._changed()
-        log.info("claim unprepared")
 
-    def _put(self, prepared: Prepared, deadline: float, *, patient: bool) -> None:
-        """Have the claim's files; one that is restored has time, and others wait for it, so it is not to be patient."""
+    def _edits_of(self, prepared: Prepared, deadline: float) -> DriverEdits:
+        return self._edits.edits({share.uuid for share in prepared.shares}, deadline=deadline)
+
+    def _put(self, prepared: Prepared, edits: DriverEdits, deadline: float) -> bool:
+        """Have the claim's files; whether its spec was not there as it has to be."""
         gpus = self._inventory(deadline).by_uuid()
-        uuids = {share.uuid for share in prepared.shares}
-
-        def ask() -> DriverEdits:
-            return self._edits.edits(uuids, deadline=deadline)
-
-        edits = self._patiently(ask, deadline) if patient else ask()
         if time.monotonic() > deadline:
             # The kubelet has its answer; what it said there must stay true.
-            raise ClaimError(f"{prepared.ref}: given up before anything was written")
-        self._files.put(prepared, gpus, edits)
+            raise TimedOut(f"{prepared.ref}: given up before anything was written")
+        made = self._files.put(prepared, gpus, edits)
         self._changed()
+        return made
+
+    @contextmanager
+    def _step(self, operation: Operation, step: Step) -> Iterator[None]:
+        """Have it counted how long a step takes, also if it fails."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._counts.step(operation, step, time.perf_counter() - began)
 
     def _patiently(self, ask: Callable[[], T], deadline: float) -> T:
         """Ask again while the driver fails: at boot it may be some seconds late, and the kubelet comes back after 90 only."""
@@ -222,51 +257,3 @@ class Claims:
             except HardwareError:
                 if time.monotonic() > last or self._closing.wait(_PAUSE):
                     raise
-
-    def _each(
-        self, refs: Sequence[ClaimRef], work: Callable[[ClaimRef], T], workers: ThreadPoolExecutor, deadline: float
-    ) -> dict[str, T | HamiError]:
-        """Run `work` for every claim, and answer for every claim in time. What is given up ends by itself, under its lock."""
-
-        def named(ref: ClaimRef) -> T:
-            with bound_contextvars(claim=ref.full_name, claim_uid=ref.uid):
-                return work(ref)
-
-        futures: dict[ClaimRef, Future[T]] = {ref: workers.submit(named, ref) for ref in dict.fromkeys(refs)}
-        verb = "prepare" if workers is self._preparing else "unprepare"
-        answers: dict[str, T | HamiError] = {}
-        for ref, future in futures.items():
-            answer = self._answer(ref, future, verb, deadline)
-            answers[ref.uid] = answer
-        return answers
-
-    def _answer(self, ref: ClaimRef, future: Future[T], verb: str, deadline: float) -> T | HamiError:
-        error: HamiError
-        try:
-            failure = future.exception(timeout=max(deadline - time.monotonic(), 0))
-        except TimeoutError:
-            future.cancel()
-            future.add_done_callback(lambda done: _tell_late(ref, done))
-            error = ClaimError(
-                f"{ref}: {verb} did not end within {self._timeout:g} s and is given up; it will be tried again. "
-                f"It is {self._locks.at(ref.uid)}: the API server, the disk or nvidia-ctk is slow, or hangs"
-            )
-        except CancelledError:
-            error = ClaimError(f"{ref}: {verb} was not begun, since the daemon stops; it will be tried again")
-        else:
-            if failure is None:
-                return future.result()
-            if isinstance(failure, HamiError):
-                error = failure
-            else:
-                log.error("unexpected error", verb=verb, claim=ref.full_name, claim_uid=ref.uid, exc_info=failure)
-                error = ClaimError(
-                    f"{ref}: {verb} failed by a fault of the driver: {type(failure).__name__}: {failure}"
-                )
-        log.warning("claim failed", verb=verb, claim=ref.full_name, claim_uid=ref.uid, error=str(error))
-        return error
-
-
-def _tell_late(ref: ClaimRef, future: Future[T]) -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        log.warning("failed after it had been given up", claim=ref.full_name, claim_uid=ref.uid, error=str(error))

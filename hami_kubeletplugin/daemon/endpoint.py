@@ -1,14 +1,24 @@
 """What people and probes can ask the daemon over HTTP."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.daemon.parts import Parts
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
+
+
+def counts_for(address: str) -> Counts:
+    """Who counts what the daemon does, if anybody wants to see that."""
+    if not address:
+        return UNCOUNTED
+    from hami_kubeletplugin.metrics.driver import Done  # noqa: PLC0415 - as below
+
+    return Done()
 
 
 @contextlib.asynccontextmanager
@@ -27,6 +37,7 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
         return
     from hami_kubeletplugin.daemon.door import door  # noqa: PLC0415
     from hami_kubeletplugin.metrics.claims import ClaimUsage  # noqa: PLC0415
+    from hami_kubeletplugin.metrics.driver import Done, Driver, Records  # noqa: PLC0415
     from hami_kubeletplugin.metrics.gpus import GpuStates  # noqa: PLC0415 - 2.5 MB that not everybody needs
     from hami_kubeletplugin.metrics.hami import Hami  # noqa: PLC0415
     from hami_kubeletplugin.metrics.node import Facts, Node  # noqa: PLC0415
@@ -55,18 +66,25 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
     async def ready() -> tuple[bool, str]:
         return await parts.server.serving(READINESS), ", ".join(parts.readiness.lacking) or "the kubelet's socket"
 
-    collectors = (Node(facts), GpuStates(lambda: parts.publisher.devices, parts.conditions))
+    def timeouts() -> Mapping[str, int]:
+        return parts.sessions.timeouts if parts.sessions else {}
+
+    def devices() -> Mapping[str, str]:
+        return parts.publisher.devices
+
     seen = parts.seen()
-    shown = (Hami(lambda: seen.view, legacy=settings.legacy_metrics), ClaimUsage(lambda: seen.view))
+    collectors = [
+        Node(facts),
+        GpuStates(devices, parts.conditions),
+        Hami(lambda: seen.view, legacy=settings.legacy_metrics),
+        ClaimUsage(lambda: seen.view),
+        Records(lambda: parts.recovery.recorded),
+        Driver(lambda: parts.health.xids, devices, timeouts),
+        *([parts.counts] if isinstance(parts.counts, Done) else []),
+    ]
     async with (
         door(settings) as way,
-        served(
-            settings.metrics_address,
-            (*collectors, *shown),
-            {ALIVE: alive, READY: ready},
-            look=seen.look,
-            door=way,
-        ) as port,
+        served(settings.metrics_address, collectors, {ALIVE: alive, READY: ready}, look=seen.look, door=way) as port,
     ):
         log.info("serving metrics", port=port)
         yield

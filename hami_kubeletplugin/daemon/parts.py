@@ -18,6 +18,7 @@ from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
 from hami_kubeletplugin.claims.specfiles import SpecFiles
+from hami_kubeletplugin.claims.status_writer import StatusWriter
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.daemon.seen import Seen
 from hami_kubeletplugin.gpu.conditions import Conditions
@@ -39,10 +40,12 @@ from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
 from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
+from hami_kubeletplugin.kube.claim_status_api import ClaimStatusApi
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kubelet import other_names
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, own_name
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
@@ -68,13 +71,21 @@ class Parts:
         claim_api: The same for prepares.
         lock: Held for as long as they run.
         boot_id: Of the running kernel.
+        counts: Told of what they do.
     """
 
     def __init__(
-        self, settings: Settings, api: KubeClient, claim_api: ClaimClient, lock: DriverLock, boot_id: str
+        self,
+        settings: Settings,
+        api: KubeClient,
+        claim_api: ClaimClient,
+        lock: DriverLock,
+        boot_id: str,
+        *,
+        counts: Counts = UNCOUNTED,
     ) -> None:
         self._settings, self._api, self._claim_api, self._boot_id = settings, api, claim_api, boot_id
-        self.conditions = Conditions()
+        self.counts, self.conditions = counts, Conditions()
         self._find()
         self._publish()
         self._prepare()
@@ -90,9 +101,9 @@ class Parts:
         shipped = Shipped(
             settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
         )
-        self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files)
+        self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files, self.counts)
         self._edits = driver_edits_for(settings)
-        sessions = sessions_for(settings)
+        self.sessions = sessions = sessions_for(settings)
         self._hardware = HardwareWatch(
             source_for(settings, self._devices_in_use, sessions=sessions),
             interval=settings.rescan_interval,
@@ -109,7 +120,7 @@ class Parts:
             installed=lambda: self.host.installed,
             idle=settings.health_poll,
         )
-        self._health = GpuHealth(
+        self.health = GpuHealth(
             settings,
             self.conditions,
             sessions,
@@ -122,7 +133,13 @@ class Parts:
         settings, api = self._settings, self._api
         driver, node = settings.driver_name, settings.node_name
         self.publisher = Publisher(
-            api, driver=driver, node=node, sharing=settings, conditions=self.conditions, effects=settings.effects
+            api,
+            driver=driver,
+            node=node,
+            sharing=settings,
+            conditions=self.conditions,
+            effects=settings.effects,
+            counts=self.counts,
         )
         self._beside = Beside(
             api,
@@ -143,7 +160,7 @@ class Parts:
             events=ConditionEvents(
                 api, driver=driver, node=node, claims=self._in_records, devices=lambda: self.publisher.devices
             ),
-            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self._health),
+            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self.health),
             devices=lambda: self.publisher.devices,
             tell=self.publisher.conditions_changed,
         )
@@ -165,6 +182,8 @@ class Parts:
             "hami-core": HamiCore(self.host, settings.hami_dir),
             "none": NoEnforcement(),
         }
+        written = settings.device_status == "written"
+        self._statuses = StatusWriter(ClaimStatusApi(self._api, driver)) if written else None
         self.claims = Claims(
             api=self._claim_api,
             inventory=self._hardware.inventory,
@@ -182,8 +201,10 @@ class Parts:
             timeout=settings.prepare_timeout,
             rights=settings.claim_rights,
             changed=self._order.changed if self._order else None,
+            counts=self.counts,
+            listener=self._statuses,
         )
-        self._recovery = Recovery(
+        self.recovery = Recovery(
             claims=self.claims,
             api=self._api,
             records=self._records,
@@ -193,12 +214,13 @@ class Parts:
             grace=settings.stale_grace,
             clock=time.monotonic,
             stamp=self._edits.stamp,
+            counts=self.counts,
         )
 
     def _serve(self, lock: DriverLock) -> None:
         """What the kubelet talks to."""
         settings = self._settings
-        self.server = KubeletServer(settings, self.claims, self.publisher.health, lock)
+        self.server = KubeletServer(settings, self.claims, self.publisher.health, lock, counts=self.counts)
         self.readiness = node_readiness(
             settings,
             self.host,
@@ -217,6 +239,7 @@ class Parts:
                 self._hardware.inventory,
                 self._edits,
                 self._enforcements,
+                self.counts,
             ),
             self.conditions,
             self._beside.publishes,
@@ -240,16 +263,17 @@ class Parts:
             "edits": _until_stop(self._edits.close),
             "API server": _until_stop(self.give_up, after=API_GRACE),
             "hardware": self._hardware.run(),
-            "health": self._health.run(),
+            "health": self.health.run(),
             "beside": self._beside.run(),
             "publisher": self.publisher.run(),
             "conditions": self._heard.run(),
             **({"order": self._order.run()} if self._order else {}),
+            **({"statuses": self._statuses.run()} if self._statuses else {}),
             "kubelet": self.server.run(),
             "other names": self._others.run(),
-            "recovery": self._recovery.run(settings.stale_interval),
-            "specs": self._recovery.watch(FILES_WATCH),
-            "suspects": self._suspects.run(self._recovery.look_at),
+            "recovery": self.recovery.run(settings.stale_interval),
+            "specs": self.recovery.watch(FILES_WATCH),
+            "suspects": self._suspects.run(self.recovery.look_at),
             "readiness": self.readiness.run(),
             "in force": self.in_force.run(settings.container_interval),
             "limits differ": self.limits_differ.run(settings.container_interval),
@@ -273,8 +297,8 @@ class Parts:
 
     def _hardware_changed(self, inventory: Inventory | None) -> None:
         self._beside.offer(inventory)
-        self._health.known(inventory)
-        self._recovery.wake()
+        self.health.known(inventory)
+        self.recovery.wake()
         self.readiness.wake()
 
     def _in_records(self) -> tuple[Prepared, ...]:

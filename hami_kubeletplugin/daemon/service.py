@@ -8,7 +8,7 @@ import signal
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.daemon.endpoint import endpoint
+from hami_kubeletplugin.daemon.endpoint import counts_for, endpoint
 from hami_kubeletplugin.daemon.parts import Parts
 from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.claim_api import ClaimClient
@@ -59,7 +59,7 @@ async def _serve(settings: Settings, lock: DriverLock) -> None:
     boot_id = _boot_id(settings)
     access = load_kube_config(settings.kubeconfig)
     async with KubeClient(access) as api:
-        parts = Parts(settings, api, ClaimClient(access), lock, boot_id)
+        parts = Parts(settings, api, ClaimClient(access), lock, boot_id, counts=counts_for(settings.metrics_address))
         await parts.open()
         log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
         # What start-up made lives as long as the process: keep the collector from walking it again and again.

@@ -40,6 +40,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "resourceclaimtemplates": Resource("ResourceClaimTemplate", GROUP),
     "resourceslices": Resource("ResourceSlice", GROUP, namespaced=False),
     "deviceclasses": Resource("DeviceClass", GROUP, namespaced=False),
+    "devicetaintrules": Resource("DeviceTaintRule", GROUP, namespaced=False),
 }
 
 

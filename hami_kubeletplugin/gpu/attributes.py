@@ -53,6 +53,13 @@ def _dotted(numbers: tuple[int, int] | None) -> str:
     return ".".join(map(str, numbers or ()))
 
 
+def attributes_of(gpus: Iterable[Gpu]) -> dict[str, dict[str, Attribute]]:
+    """Those of all GPUs of a node, by UUID."""
+    every = tuple(gpus)
+    groups = nvlink_groups(every)
+    return {gpu.uuid: dict(attributes(gpu, groups.get(gpu.pci_bus_id))) for gpu in every}
+
+
 def nvlink_groups(gpus: Iterable[Gpu]) -> dict[str, str]:
     """PCI bus id -> the group's name, for GPUs that NVLink joins, directly or through others of these GPUs.
 

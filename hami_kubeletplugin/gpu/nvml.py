@@ -108,6 +108,7 @@ class Nvml:
 
     Attributes:
         calling: The call that runs now or ran last; another thread may read it to say what hangs.
+        called: All so far.
         registered: UUIDs of the GPUs whose events `event_set` gives out, by the address of their handles.
     """
 
@@ -119,6 +120,7 @@ class Nvml:
         self._event_set: Any = None
         self.registered: dict[int, str] = {}
         self.calling = f"loading {self._name}"
+        self.called: set[str] = set()
 
     def __enter__(self) -> Self:
         """Load the library and open NVML.
@@ -164,6 +166,7 @@ class Nvml:
             NvmlCallFailed: Any other failure, "not supported" included.
         """
         self.calling = call
+        self.called.add(call)
         try:
             return getattr(self._bindings, call)(*arguments)
         except self._bindings.NVMLError as error:

@@ -8,7 +8,7 @@ is back.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,6 +20,9 @@ from hami_kubeletplugin.gpu.nvml import Nvml, library_below
 TIME_LIMIT: Final = 30.0
 """Seconds for one caller. Opening NVML takes a few when the driver does not stay loaded (no persistence mode)."""
 
+LOADING: Final = "dlopen"
+"""What the loading of the library is called among the calls that did not return."""
+
 Result = TypeVar("Result")
 
 
@@ -29,6 +32,7 @@ class Sessions:
     Attributes:
         keep_open: Whether a session stays open for the next caller. It is closed by whoever comes next after this has become
             False, and when a call in it fails: what comes after a driver's trouble begins anew.
+        timeouts: How often a caller gave up, by the call that did not return; calls that always did are there with 0.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Sessions:
             time_limit: Seconds for one caller.
         """
         self.keep_open = False
+        self.timeouts: Mapping[str, int] = {LOADING: 0}
         self._library, self._driver_root, self._time_limit = library, driver_root, time_limit
         self._turn = asyncio.Lock()
         self._session = Nvml(library)
@@ -63,13 +68,18 @@ class Sessions:
                         # One that was given up may still hang in the driver. Never pile a second one on top of it.
                         await asyncio.gather(asyncio.wrap_future(self._working), return_exceptions=True)
                     self._working = in_own_thread(lambda: self._work(work))
-                    return await asyncio.wrap_future(self._working)
+                    result: Result = await asyncio.wrap_future(self._working)
             except TimeoutError:
                 reason = (
                     f"no answer within {self._time_limit:g} s, the driver hangs; look at `dmesg` for Xid messages, "
                     "and reboot the node if it goes on"
                 )
-                raise NvmlCallFailed(self._session.calling, codes.ERROR_TIMEOUT, reason) from None
+                calling = self._session.calling
+                call = calling if calling.startswith("nvml") else LOADING
+                self.timeouts = {**self.timeouts, call: self.timeouts.get(call, 0) + 1}
+                raise NvmlCallFailed(calling, codes.ERROR_TIMEOUT, reason) from None
+            self.timeouts = {**dict.fromkeys(self._session.called, 0), **self.timeouts}
+            return result
 
     def renew(self) -> None:
         """Have the next caller get a new session: one that is open doesn't learn of GPUs that come."""

@@ -32,6 +32,7 @@ from hami_kubeletplugin.hamicore.directories import directory
 from hami_kubeletplugin.hamicore.region import Layout
 from hami_kubeletplugin.hamicore.shipped import Library, Shipped
 from hami_kubeletplugin.hanging import MayHang
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
@@ -94,10 +95,13 @@ class HostFiles:
         shipped: What the image has.
         hami_dir: Where they go; the same path for the container runtime.
         claim_files: Where what containers write into is to be.
+        counts: Told when files were put back.
     """
 
-    def __init__(self, shipped: Shipped, hami_dir: Path, claim_files: ClaimFiles = "disk") -> None:
-        self._shipped, self._hami_dir, self._claim_files = shipped, hami_dir, claim_files
+    def __init__(
+        self, shipped: Shipped, hami_dir: Path, claim_files: ClaimFiles = "disk", counts: Counts = UNCOUNTED
+    ) -> None:
+        self._shipped, self._hami_dir, self._claim_files, self._counts = shipped, hami_dir, claim_files, counts
         self._files = MayHang("HAMi-core's file", StorageError, patience=_PATIENCE)
         self._state: tuple[Installed, dict[str, files.Fingerprint | None]] | None = None
         self._said = Once[str]()
@@ -124,7 +128,10 @@ class HostFiles:
             return state[0]
         if state:
             log.warning("HAMi-core's files were changed: installing them again", directory=str(self._hami_dir))
-        return self.install()
+        installed = self.install()
+        if state:
+            self._counts.repaired("library")
+        return installed
 
     def check_mount(self) -> None:
         """See that what lies on the host can be run from there.

@@ -57,6 +57,11 @@ class GpuHealth:
         """How the GPUs are that are watched, by UUID."""
         return self._watch.states if self._watch else {}
 
+    @property
+    def xids(self) -> Mapping[str, Mapping[str, int]]:
+        """How many Xids the driver told of since the start, by UUID of the GPU and number; of those that are watched."""
+        return self._watch.xids if self._watch else {}
+
     def restore(self, states: Mapping[str, State]) -> None:
         """Go on with what an earlier run knew, before the GPUs are known."""
         if self._watch:

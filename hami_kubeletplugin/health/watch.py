@@ -70,6 +70,7 @@ class HealthWatch:
         self._read_in_use, self._hardware_changed = in_use, hardware_changed
         self._gpus: Mapping[str, Gpu] = {}
         self._states: dict[str, State] = {}
+        self._xids: dict[str, dict[str, int]] = {}
         self._in_use: Collection[str] = ()
         self._shape: tuple[object, ...] | None = None
         self._silence: tuple[Condition, ...] = ()
@@ -84,6 +85,8 @@ class HealthWatch:
         if inventory is not None:
             self._gpus = inventory.by_uuid()
             self._states = {uuid: self._states.get(uuid, State()) for uuid in self._gpus}
+            none = dict.fromkeys(self._rules.names(), 0)
+            self._xids = {uuid: self._xids.get(uuid, dict(none)) for uuid in self._gpus}
             self._changed.set()
         self._report()
 
@@ -91,6 +94,11 @@ class HealthWatch:
     def states(self) -> Mapping[str, State]:
         """How the GPUs are, by UUID."""
         return self._states
+
+    @property
+    def xids(self) -> Mapping[str, Mapping[str, int]]:
+        """How many Xids the driver told of since the start, by UUID of the GPU and number."""
+        return self._xids
 
     def restore(self, states: Mapping[str, State]) -> None:
         """Go on with what an earlier run knew; what it counted begins anew. Before GPUs are known."""
@@ -197,6 +205,7 @@ class HealthWatch:
             if event.kind != XID:
                 urgent = True
                 continue
+            self._xids[event.uuid][self._rules.name(event.xid)] += 1
             bus = self._gpus[event.uuid].pci_bus_id
             self._states[event.uuid] = after_xid(state, event.xid, event.action, self._rules, bus=bus, now=now)
             urgent = urgent or self._states[event.uuid].waits

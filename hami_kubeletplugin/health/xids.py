@@ -3,7 +3,7 @@
 Sources: NVIDIA's catalogue of Xids (docs.nvidia.com/deploy/xid-errors); the list of its device plugin and DRA driver.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,6 +32,10 @@ WORDS: Final[Mapping[int, str]] = {
 }
 
 
+OTHER: Final = "other"
+"""What all Xids are counted as of which nothing is known: a driver may send any number."""
+
+
 def named(xid: int) -> str:
     """`Xid 79 (the GPU has fallen off the bus)`."""
     return f"Xid {xid}" + (f" ({WORDS[xid]})" if xid in WORDS else "")
@@ -48,6 +52,14 @@ class XidRules:
 
     informational: frozenset[int] = frozenset()
     critical: frozenset[int] = frozenset()
+
+    def names(self) -> Collection[str]:
+        """What Xids are counted as: those that are known here or that people named, each by its number, and the rest."""
+        return (*map(str, sorted({*WORDS, *self.informational, *self.critical})), OTHER)
+
+    def name(self, xid: int) -> str:
+        """What this one is counted as."""
+        return str(xid) if xid in WORDS or xid in self.informational or xid in self.critical else OTHER
 
     def counts(self, xid: int, action: int | None) -> bool:
         """Whether the GPU has to be mended after this Xid.

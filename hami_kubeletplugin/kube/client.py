@@ -8,13 +8,13 @@ import asyncio
 import json
 import time
 from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self
 
 from yarl import URL
 
-from hami_kubeletplugin.api.errors import ApiUnavailable
+from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
 from hami_kubeletplugin.kube.call import (
     KEEP_ALIVE,
     METHODS,
@@ -39,6 +39,10 @@ _WATCH_SILENCE: Final = 150.0
 SSLProtocol.max_size = 32 * 1024
 
 
+Asked = Callable[[str, ApiError | None], None]
+"""Told a verb, and what went wrong."""
+
+
 class Event(NamedTuple):
     """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object."""
 
@@ -53,12 +57,15 @@ class Client:
         access: Where and as whom.
         timeout: Seconds for a whole request, so that a server that is gone is found out; watches have their own rules.
         longest: What that grows to for a server that is slow.
+        asked: Told of each request that has its answer, or none; of a watch as soon as it has begun.
     """
 
-    def __init__(self, access: Access, timeout: float = 10.0, longest: float = 60.0) -> None:
+    def __init__(
+        self, access: Access, timeout: float = 10.0, longest: float = 60.0, asked: Asked = lambda _, __: None
+    ) -> None:
         self._access = access
         self._patience = Patience(timeout, longest)
-        self._token = BearerToken(access)
+        self._token, self._asked = BearerToken(access), asked
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -81,12 +88,18 @@ class Client:
         Raises:
             ApiError: Of the kind that fits; the message has the verb, the resource, the name and the server's reason.
         """
-        status, headers, text = await self._exchange(call, body)
-        if status == HTTPStatus.UNAUTHORIZED and self._token.refused():
+        try:
             status, headers, text = await self._exchange(call, body)
-        if status >= HTTPStatus.BAD_REQUEST:
-            raise error_of(call, status, headers, text)
-        return object_of(call, text)
+            if status == HTTPStatus.UNAUTHORIZED and self._token.refused():
+                status, headers, text = await self._exchange(call, body)
+            if status >= HTTPStatus.BAD_REQUEST:
+                raise error_of(call, status, headers, text)
+            answer = object_of(call, text)
+        except ApiError as error:
+            self._asked(call.verb, error)
+            raise
+        self._asked(call.verb, None)
+        return answer
 
     async def watch(self, call: Call, seconds: int) -> AsyncGenerator[Event]:
         """Stream events until the server ends the watch, which it does after about `seconds`, or goes silent.
@@ -101,13 +114,14 @@ class Client:
         try:
             async with await self._send(call, None, limits) as response:
                 if response.status >= HTTPStatus.BAD_REQUEST:
-                    raise error_of(call, response.status, response.headers, await response.read())
+                    raise self._failed(call, error_of(call, response.status, response.headers, await response.read()))
                 started = True
+                self._asked(call.verb, None)
                 async for line in _lines(response.content):
                     yield _event(call, line)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if not started:
-                raise self._unavailable(call, error, patience) from error
+                raise self._failed(call, self._unavailable(call, error, patience)) from error
 
     async def _exchange(self, call: Call, body: Mapping[str, Any] | None) -> tuple[int, Mapping[str, str], bytes]:
         began, patience = time.monotonic(), self._patience.seconds
@@ -141,6 +155,10 @@ class Client:
             server_hostname=self._access.tls_server_name,
             allow_redirects=False,
         )
+
+    def _failed(self, call: Call, error: ApiError) -> ApiError:
+        self._asked(call.verb, error)
+        return error
 
     def _unavailable(self, call: Call, error: Exception, patience: float) -> ApiUnavailable:
         reason = (

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import grpc
 
 from hami_kubeletplugin.api.claim import ClaimRef, ClaimService
-from hami_kubeletplugin.api.errors import HamiError
+from hami_kubeletplugin.api.errors import HamiError, OwnFault
 from hami_kubeletplugin.kubelet.wire import dra_v1_pb2 as wire
 from hami_kubeletplugin.kubelet.wire import dra_v1beta1_pb2
 from hami_kubeletplugin.observe.log import get_logger
@@ -124,7 +124,7 @@ def _names(refs: Iterable[ClaimRef]) -> list[str]:
 
 
 def _bug(ref: ClaimRef, action: str, what: str) -> HamiError:
-    return HamiError(
+    return OwnFault(
         f"{ref}: {action} failed on an internal error ({what}); the log of the driver on this node has the details"
     )
 

@@ -28,6 +28,7 @@ from hami_kubeletplugin.gpu.edits import DriverEditsSource
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.observable import Observable
 from hami_kubeletplugin.observe.once import Once
@@ -54,6 +55,7 @@ class Parts:
         inventory: As for `Claims`.
         edits: The driver's edits.
         enforcements: What keeps limits.
+        counts: Told of what is done.
     """
 
     settings: Settings
@@ -63,6 +65,7 @@ class Parts:
     inventory: Callable[[float], Inventory]
     edits: DriverEditsSource
     enforcements: Enforcements
+    counts: Counts = UNCOUNTED
 
 
 class OtherNames:
@@ -157,6 +160,7 @@ class OtherNames:
         records, specs = Records(name.plugin_dir / "claims"), SpecFiles(settings.cdi_dir, name.driver)
         ledger = Ledger(records=records, specs=specs, sharing=settings, waited_for=lambda _: None)
         metadata = MetadataFiles(name.plugin_dir / FOLDER, wanted=settings.device_metadata == "mounted")
+        await asyncio.to_thread(lambda: metadata.open({*records.uids(), *specs.uids()}))
         claims = Claims(
             api=parts.claim_api,
             inventory=parts.inventory,
@@ -169,6 +173,7 @@ class OtherNames:
             boot_id=parts.boot_id,
             timeout=settings.prepare_timeout,
             rights=settings.claim_rights,
+            counts=parts.counts,
         )
         recovery = Recovery(
             claims=claims,
@@ -179,8 +184,9 @@ class OtherNames:
             node=settings.node_name,
             grace=settings.stale_grace,
             clock=time.monotonic,
+            counts=parts.counts,
         )
-        server = KubeletServer(settings, claims, Observable(()), lock)
+        server = KubeletServer(settings, claims, Observable(()), lock, counts=parts.counts)
         recovery.wake()  # after a reboot there are records alone
         work = [
             asyncio.create_task(each)

@@ -11,10 +11,12 @@ from typing import Final
 from hami_kubeletplugin.api.claim import ClaimService
 from hami_kubeletplugin.api.errors import ServingError
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.claims.counted import Counted
 from hami_kubeletplugin.gpu.device_health import Reported
 from hami_kubeletplugin.kubelet import dra, health, registration, standard
 from hami_kubeletplugin.kubelet.listener import Listener
 from hami_kubeletplugin.kubelet.sockets import DriverLock, dra_socket, registration_socket
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 
@@ -46,6 +48,7 @@ class KubeletServer:
         reported: Reported,
         lock: DriverLock,
         *,
+        counts: Counts = UNCOUNTED,
         watch_interval: float = WATCH_INTERVAL,
         stop_grace: float = STOP_GRACE,
     ) -> None:
@@ -59,7 +62,7 @@ class KubeletServer:
         self.registration = registration.Registration(settings.driver_name, self._dra_path)
         self.standard = standard.StandardHealth(_SERVICES)
         self._health_interval = settings.health_interval
-        self._claims = claims
+        self._claims, self._counts = Counted(claims, counts), counts
         self._reported = reported
         self._lock = lock
         self._watch_interval = watch_interval
@@ -109,6 +112,7 @@ class KubeletServer:
             return
         if old:
             log.warning("the DRA socket was deleted, making it again", socket=str(self._dra_path))
+            self._counts.repaired("socket")
         streams = health.HealthService(self._reported, self._health_interval)
         self._dra_listener = await Listener.start(
             self._dra_path,

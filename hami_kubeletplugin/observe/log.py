@@ -1,4 +1,7 @@
-"""Structured logs: JSON for machines, key=value in colour for people. Other rooms use `get_logger` and `bound_contextvars`."""
+"""Structured logs: JSON for machines, key=value in colour for people.
+
+Other rooms use `get_logger`, and what binds facts to the lines that follow.
+"""
 
 import logging
 import sys
@@ -24,9 +27,9 @@ def _without(module: str) -> Iterator[None]:
 # 50 ms for nothing here, and it has no switch. So nobody else imports structlog: who comes first decides.
 with _without("rich"):
     import structlog
-    from structlog.contextvars import bound_contextvars
+    from structlog.contextvars import bind_contextvars, bound_contextvars
 
-__all__ = ["bound_contextvars", "configure", "get_logger"]
+__all__ = ["bind_contextvars", "bound_contextvars", "configure", "get_logger"]
 
 LogFormat = Literal["json", "console"]
 

@@ -23,6 +23,7 @@ from hami_kubeletplugin.kube.client import Event
 from hami_kubeletplugin.kube.informer import follow
 from hami_kubeletplugin.kube.resource_api import KubeClient
 from hami_kubeletplugin.kube.retry import Retry, Sleep
+from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.publish.accepted import Accepted
@@ -58,6 +59,7 @@ class Publisher:
         sharing: Scaling and split count.
         conditions: What is to be said of GPUs; `conditions_changed` has to be called when that is something else.
         effects: Of taints, by kind of condition.
+        counts: Told of writes, and of what others had changed.
         sleep: Waits that many seconds.
         clock: Seconds that only grow.
     """
@@ -71,13 +73,14 @@ class Publisher:
         sharing: Sharing,
         conditions: Conditions | None = None,
         effects: Mapping[str, Effect] = DEFAULT_EFFECTS,
+        counts: Counts = UNCOUNTED,
         sleep: Sleep = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._driver, self._node = client, driver, node
         self._conditions = conditions or Conditions()
         self._wanted = Wanted(sharing, self._conditions, effects)
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock, self._counts = sleep, clock, counts
         self.first_published = asyncio.Event()
         """Set once the API server has the first pool."""
         self.published_at: float | None = None
@@ -238,6 +241,7 @@ class Publisher:
             if repair and writes:
                 self._last_repair = self._clock()
                 self._repairs.grow()
+                self._counts.repaired("slices")
                 log.warning("ResourceSlices were changed or deleted by others; restored", writes=writes)
 
     async def _pause(self, seconds: float) -> None:
@@ -260,7 +264,12 @@ class Publisher:
         desired = [self._accepted.devices(index, part) for index, part in enumerate(parts)]
         writes = reconcile(Pool(self._driver, self._node, self._owner or ""), desired, self._observed.all())
         for write in writes:
-            await self._write(write)
+            try:
+                await self._write(write)
+            except ApiError:
+                self._counts.slice_written(write.verb, good=False)
+                raise
+            self._counts.slice_written(write.verb, good=True)
         if keeps and self._accepted.drops_taints:
             self._urgent.set()
             self._dirty.set()

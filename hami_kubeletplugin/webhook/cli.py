@@ -11,8 +11,8 @@ import typer
 
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.webhook_settings import Certificates, Conversion, WebhookSettings
-from hami_kubeletplugin.observe.log import configure
-from hami_kubeletplugin.program import given_only, options, program, run_program
+from hami_kubeletplugin.observe.log import configure, get_logger
+from hami_kubeletplugin.program import chosen, given_only, options, program, run_program
 
 app = program(
     "GPU sharing for Kubernetes through DRA: keep your manifests. Each option has an environment variable too."
@@ -21,12 +21,13 @@ app = program(
 
 @app.command()
 @options(WebhookSettings)
-def run(**given: Any) -> None:
+def run(context: typer.Context, **given: Any) -> None:
     """Run the admission webhook until SIGTERM."""
     from hami_kubeletplugin.webhook import service  # noqa: PLC0415 - the other commands need no server
 
     settings = WebhookSettings.checked(**given_only(given))
     configure(settings.log_format, settings.log_level)
+    get_logger().info("options that are not the default", options=chosen(context, settings, given))
     asyncio.run(service.run(settings))
 
 
@@ -47,9 +48,14 @@ def convert(
         ),
     ] = None,
     kubeconfig: Annotated[
-        Path | None,
-        typer.Option(envvar=names.KUBECONFIG, help="The cluster to ask what GPUs it has; only if pods ask for GPUs."),
+        str | None,
+        typer.Option(
+            envvar=names.KUBECONFIG,
+            help="The cluster to ask, as kubectl does, what GPUs it has; only if pods ask for GPUs. A file, or several with "
+            "colons between.",
+        ),
     ] = None,
+    context: Annotated[str | None, typer.Option(help="The context of --kubeconfig. Default: the current one.")] = None,
     leave: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,7 +78,7 @@ def convert(
 
     gc.disable()  # looking for cycles in the trees of large files, which have none, is half of the work
     rules = Conversion.checked(**given_only(given))
-    gpus = inputs.Gpus(gpu_memory, kubeconfig, rules)
+    gpus = inputs.Gpus(gpu_memory, kubeconfig, context, rules)
     result = documents.convert_files(inputs.read_files(filename), rules, gpus.sizes, gpus, leave or ())
     for change in result.changes:
         told = explained(change, rules) if explain else (f"warning: {text}" for text in change.warnings)

@@ -64,14 +64,16 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
         signal.SIGHUP, log.info, "SIGHUP ignored: files of certificates are watched, options are not"
     )
     access = load_kube_config(settings.kubeconfig)
-    async with TemplateClient(access) as api, CertificateClient(access) as trust:
-        metrics = Metrics()
+    metrics = Metrics()
+    asked = metrics.api_request
+    async with TemplateClient(access, asked=asked) as api, CertificateClient(access, asked=asked) as trust:
         templates = Templates(api, Allowance(settings), count=metrics.template)
         sizes = PublishedSizes(api, settings.driver_name)
-        collector = Collector(api, settings, count=metrics.template)
+        collector = Collector(api, settings, count=metrics.template, looked=metrics.collection)
         certificates = certificates_for(settings, trust)
         clients = _clients(settings, certificates)
         metrics.watch_sizes(lambda: len(sizes.known()))
+        metrics.watch_templates(lambda: templates.ours)
         metrics.watch_certificate(lambda: certificates.expires_at)
         admission = Admission(settings, settings.configuration, templates, sizes)
 
@@ -87,6 +89,7 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
             }
             return [what for what, is_there in known.items() if not is_there]
 
+        metrics.watch_readiness(missing)
         server = AdmissionServer(
             {"/mutate": admission.mutate, "/validate": admission.validate},
             missing=missing,

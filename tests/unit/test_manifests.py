@@ -14,7 +14,7 @@ from hami_kubeletplugin.kubelet.standard import WITHIN
 from hami_kubeletplugin.observe.endpoint import ALIVE, READY
 from tests import REPOSITORY
 
-MANIFESTS = ("daemonset.yaml", "webhook.yaml", "extended-resource.yaml")
+MANIFESTS = ("daemonset.yaml", "claim-status.yaml", "webhook.yaml", "extended-resource.yaml")
 NAMESPACED = {
     "ServiceAccount",
     "Secret",
@@ -95,12 +95,25 @@ def test_manifest_and_program_name_the_same_configurations() -> None:
 @pytest.mark.parametrize("kind", ["ClusterRoleBinding", "ValidatingAdmissionPolicyBinding"])
 def test_bindings_bind_what_is_there(kind: str) -> None:
     """Each names a role or a policy of the same manifest."""
-    for file in ("daemonset.yaml", "webhook.yaml"):
+    for file in ("daemonset.yaml", "claim-status.yaml", "webhook.yaml"):
         every = objects(file)
         there = {(item["kind"], item["metadata"]["name"]) for item in every}
         for item in (item for item in every if item["kind"] == kind):
             bound = item.get("roleRef", {}).get("name") or item["spec"]["policyName"]
             assert (kind.removesuffix("Binding"), bound) in there
+
+
+def test_the_rights_for_the_status_of_claims() -> None:
+    """They are the account's that the DaemonSet has, and for the entries of its driver alone, in claims of the node itself."""
+    role, binding = (one(kind, "claim-status.yaml") for kind in ("ClusterRole", "ClusterRoleBinding"))
+    account = one("DaemonSet", "daemonset.yaml")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert [subject["name"] for subject in binding["subjects"]] == [account]
+    rights = [(rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in role["rules"]]
+    assert rights == [
+        (["resourceclaims/status"], None, ["patch"]),
+        (["resourceclaims/driver"], [names.DRIVER], ["associated-node:patch"]),
+    ]
+    assert Settings.model_fields["device_status"].default == "none", "without these rights each write would fail"
 
 
 def test_manifest_and_program_name_the_same_events() -> None:

@@ -6,7 +6,9 @@ bring none must not be held up.
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -22,6 +24,7 @@ from hami_kubeletplugin.api.errors import (
 )
 from hami_kubeletplugin.api.webhook_settings import Conversion
 from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.webhook.admission.reasons import INVALID, reason
 from hami_kubeletplugin.webhook.admission.review import LONGEST_MESSAGE, Answer, Review
 from hami_kubeletplugin.webhook.conversion.convert import convert
 from hami_kubeletplugin.webhook.conversion.fleet import Fleet
@@ -128,7 +131,7 @@ class Admission:
             # A spec never changes. What is there already must stay free to lose its finalizer and go.
             return Answer()
         problems, warnings = validate(obj, self._rules, self._sizes.slots())
-        return Answer(denied="; ".join(problems) or None, warnings=warnings)
+        return Answer(denied="; ".join(problems) or None, warnings=warnings, reason=INVALID if problems else "")
 
     def _known_sizes(self) -> Sequence[GpuSize]:
         if not self._sizes.synced:
@@ -144,27 +147,11 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
     An object that can't be admitted is 403, not 422: both show the message, but at 422 `kubectl apply --force` deletes the
     object that is there and makes it anew.
     """
+    began = time.perf_counter()
     try:
         given = await answer
-    except ReviewError as error:
-        given = Answer(denied=str(error), code=HTTPStatus.BAD_REQUEST)
-    except TooSoon as error:
-        # The API server hands this on as Retry-After: who asked waits, and nothing in the API server does.
-        given = Answer(denied=str(error), code=HTTPStatus.TOO_MANY_REQUESTS, retry_after=math.ceil(error.retry_after))
-    except (AdmissionError, ApiDenied) as error:
-        given = Answer(denied=str(error))
-    except TimeoutError:
-        given = Answer(
-            denied="the API server did not take the pod's ResourceClaimTemplates in time; try again",
-            code=HTTPStatus.GATEWAY_TIMEOUT,
-        )
-    except (ApiUnavailable, ApiConflict) as error:
-        # The API server hands this on as Retry-After, and kubectl and controllers come back by themselves, some times.
-        asked = error.retry_after if isinstance(error, ApiUnavailable) else None
-        after = max(math.ceil(asked or 0), _RETRY_AFTER)
-        given = Answer(denied=f"{error}; try again", code=HTTPStatus.SERVICE_UNAVAILABLE, retry_after=after)
-    except ApiError as error:
-        given = Answer(denied=str(error), code=HTTPStatus.INTERNAL_SERVER_ERROR)
+    except (AdmissionError, ApiError, TimeoutError) as error:
+        given = replace(_denial(error), reason=reason(error))
     if given.denied is not None:
         say = log.error if given.result == "failed" else log.info
         say(
@@ -172,9 +159,33 @@ async def _answered(answer: Awaitable[Answer], review: Review) -> Answer:
             kind=review.kind,
             namespace=review.namespace,
             name=_name(review.object or {}),
+            why=given.reason,
             reason=given.denied[:LONGEST_MESSAGE],
+            milliseconds=round((time.perf_counter() - began) * 1000, 2),
         )
     return given
+
+
+def _denial(error: Exception) -> Answer:
+    match error:
+        case ReviewError():
+            return Answer(denied=str(error), code=HTTPStatus.BAD_REQUEST)
+        case TooSoon():
+            # The API server hands this on as Retry-After: who asked waits, and nothing in the API server does.
+            after = math.ceil(error.retry_after)
+            return Answer(denied=str(error), code=HTTPStatus.TOO_MANY_REQUESTS, retry_after=after)
+        case AdmissionError() | ApiDenied():
+            return Answer(denied=str(error))
+        case TimeoutError():
+            words = "the API server did not take the pod's ResourceClaimTemplates in time; try again"
+            return Answer(denied=words, code=HTTPStatus.GATEWAY_TIMEOUT)
+        case ApiUnavailable() | ApiConflict():
+            # The API server hands this on as Retry-After, and kubectl and controllers come back by themselves, some times.
+            asked = error.retry_after if isinstance(error, ApiUnavailable) else None
+            after = max(math.ceil(asked or 0), _RETRY_AFTER)
+            return Answer(denied=f"{error}; try again", code=HTTPStatus.SERVICE_UNAVAILABLE, retry_after=after)
+        case _:
+            return Answer(denied=str(error), code=HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _refuse_unread(review: Review) -> None:

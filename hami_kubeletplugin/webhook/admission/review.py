@@ -91,6 +91,7 @@ class Answer:
         denied: Why not; the API server puts "admission webhook ... denied the request:" before it.
         code: The HTTP code that the person's client gets with it.
         retry_after: Seconds after which a client shall try again by itself, as client-go does.
+        reason: Why it is denied, in one word, for metrics.
     """
 
     patch: Sequence[Operation] = ()
@@ -98,6 +99,7 @@ class Answer:
     denied: str | None = None
     code: int = HTTPStatus.FORBIDDEN
     retry_after: int | None = None
+    reason: str = ""
 
     @property
     def result(self) -> Literal["allowed", "converted", "denied", "busy", "failed"]:

@@ -24,7 +24,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from hami_kubeletplugin.api.errors import ReviewError
 from hami_kubeletplugin.observe import exposition
-from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.log import bound_contextvars, get_logger
 from hami_kubeletplugin.port import connection
 from hami_kubeletplugin.port.connection import Connection
 from hami_kubeletplugin.port.listener import Listener
@@ -40,6 +40,8 @@ _KEEP_ALIVE: Final = 120.0
 be about to send on one that we close, and that call would fail."""
 _DEFAULT_TIMEOUT: Final = 10.0
 """Seconds that the API server waits for if it doesn't say; the default of timeoutSeconds."""
+_UID_LOGGED: Final = 64
+"""Characters of a review's uid in the log; that of an API server has 36."""
 _DURATION: Final = re.compile(r"(?:(\d{1,3})m)?(\d{1,3}(?:\.\d{1,9})?)s")
 """Go's text for durations of 1 to 30 s, which timeoutSeconds can have, and some more: `10s`, `1m0s`, `2.5s`."""
 
@@ -100,6 +102,7 @@ class AdmissionServer:
         limits: Limits | None = None,
     ) -> None:
         self._judges, self._missing, self._metrics, self._refusal = judges, missing, metrics, refusal
+        metrics.expect(judges)
         self._limits = limits or Limits()
         self._asked = self._reviews = self._bytes = 0
         self._idle = asyncio.Event()
@@ -235,7 +238,9 @@ class AdmissionServer:
             except ReviewError as error:
                 raise _Refused(HTTPStatus.BAD_REQUEST, "malformed", f"no AdmissionReview: {error}") from None
             del body
-            answer = await judge(review, deadline)
+            with bound_contextvars(review=review.uid[:_UID_LOGGED]):
+                answer = await judge(review, deadline)
+            self._metrics.answer(request.path, answer.reason, warned=bool(answer.warnings))
             return answer.result, _json(encode(review.uid, answer))
         finally:
             self._reviews, self._bytes = self._reviews - 1, self._bytes - length

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hami_kubeletplugin.api import names
-from hami_kubeletplugin.api.errors import AdmissionError, TooSoon
+from hami_kubeletplugin.api.errors import TooMany, TooSoon
 from hami_kubeletplugin.api.webhook_settings import WebhookSettings
 
 _KIB: Final = 1024
@@ -71,11 +71,11 @@ class Allowance:
             more: That a pod needs.
 
         Raises:
-            AdmissionError: It may not.
+            TooMany: It may not.
         """
         if existing + more > self._most:
             label = f"{names.MANAGED_BY}={names.WEBHOOK}"
-            raise AdmissionError(
+            raise TooMany(
                 f"namespace {namespace} has {existing} ResourceClaimTemplates of {names.WEBHOOK}, this pod needs {more} more, "
                 f"and there may be {self._most}: let pods ask for the same amounts, or for the same GPUs; delete templates "
                 f"(kubectl -n {namespace} delete resourceclaimtemplates -l {label}: those that are still needed come back), or "

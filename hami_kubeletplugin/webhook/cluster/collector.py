@@ -49,6 +49,7 @@ class Collector:
         settings: The namespace of the Lease, the interval and the lifetime.
         now: The time, UTC.
         count: Told `collected` for each template.
+        looked: Told what came of each look: `ok`, `failed`, or `left` to another replica.
         identity: This replica's, in the Lease. Default: host, process and something random.
         sleep: Waits that many seconds.
     """
@@ -60,12 +61,13 @@ class Collector:
         *,
         now: Callable[[], datetime] = utc_now,
         count: Callable[[str], None] = lambda _: None,
+        looked: Callable[[str], None] = lambda _: None,
         identity: str = "",
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._client, self._namespace, self._interval = client, settings.namespace, settings.collect_interval
         self._lifetime = timedelta(seconds=settings.template_lifetime)
-        self._now, self._count, self._sleep = now, count, sleep
+        self._now, self._count, self._looked, self._sleep = now, count, looked, sleep
         self._identity = identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._told = Once[str]()
 
@@ -74,9 +76,12 @@ class Collector:
         while True:
             await self._sleep(self._interval * random.uniform(0.9, 1.1))  # noqa: S311 - no secret
             try:
-                if await self.elected():
-                    await self.collect()
+                if not await self.elected():
+                    self._looked("left")
+                    continue
+                self._looked("ok" if await self.collect() else "failed")
             except ApiError as error:
+                self._looked("failed")
                 self._tell(error, "Unused templates can't be looked for")
 
     async def elected(self) -> bool:
@@ -100,8 +105,8 @@ class Collector:
             return False
         return True
 
-    async def collect(self) -> None:
-        """Remove all templates that nobody uses.
+    async def collect(self) -> bool:
+        """Remove all templates that nobody uses; whether that went well in all namespaces.
 
         Raises:
             ApiError: The templates can't be listed. What goes wrong in one namespace is logged and leaves the others alone.
@@ -111,11 +116,14 @@ class Collector:
             async for page in pages:
                 for obj in filter(self._is_old, page.items):
                     candidates[obj["metadata"]["namespace"]].append(_identity(obj))
+        good = True
         for namespace, templates in candidates.items():
             try:
                 await self._collect(namespace, templates)
             except ApiError as error:
+                good = False
                 self._tell(error, "Unused templates of a namespace can't be removed", namespace=namespace)
+        return good
 
     async def _collect(self, namespace: str, templates: Iterable[Object]) -> None:
         unused = {template["metadata"]["name"]: template for template in templates}

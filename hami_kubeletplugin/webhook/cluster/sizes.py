@@ -35,16 +35,10 @@ class _Seen(NamedTuple):
     uuids: tuple[str, ...]
 
 
-class PublishedSizes:
-    """The GPUs that can be shared. Ask at any time; what the API server said last counts.
+class Sizes:
+    """The GPUs that can be shared. Ask at any time; what was taken in last counts."""
 
-    Args:
-        client: Open for as long as `run` runs.
-        driver: Driver name.
-    """
-
-    def __init__(self, client: KubeClient, driver: str) -> None:
-        self._client, self._driver = client, driver
+    def __init__(self) -> None:
         self._slices: dict[str, _Seen] = {}
         self._known: tuple[GpuSize, ...] = ()
         self._slots: frozenset[int] = frozenset()
@@ -75,19 +69,6 @@ class PublishedSizes:
         """Whether a GPU with that UUID is published."""
         return uuid in self._slice_of
 
-    async def run(self) -> None:
-        """Follow the slices until cancelled."""
-        await list_and_watch(
-            "ResourceSlices",
-            self.listed,
-            lambda since: self._client.watch_slices(self._driver, None, since),
-            self,
-        )
-
-    async def listed(self) -> Listed[tuple[str, _Seen]]:
-        """What the API server has now, as `replace` takes it."""
-        return await kept(self._client.slice_pages(self._driver), lambda item: (item["metadata"]["name"], _seen(item)))
-
     def replace(self, listed: Listed[tuple[str, _Seen]]) -> None:
         """Take a list in."""
         self._slices = dict(listed.items)
@@ -101,15 +82,15 @@ class PublishedSizes:
             return
         name = event.object["metadata"]["name"]
         before = self._slices.pop(name, None)
-        seen = None if event.type == "DELETED" else _seen(event.object)
+        now = None if event.type == "DELETED" else _seen(event.object)
         for uuid in before.uuids if before else ():
             if self._slice_of.get(uuid) == name:
                 del self._slice_of[uuid]
-        if seen is not None:
-            self._slices[name] = seen
-            self._slice_of.update(dict.fromkeys(seen.uuids, name))
+        if now is not None:
+            self._slices[name] = now
+            self._slice_of.update(dict.fromkeys(now.uuids, name))
         # Most events are no news: a taint, another order.
-        if before is None or seen is None or before[:3] != seen[:3]:
+        if before is None or now is None or before[:3] != now[:3]:
             self._sum_up()
 
     def _sum_up(self) -> None:
@@ -122,6 +103,37 @@ class PublishedSizes:
             by_node[seen.node] = (*by_node.get(seen.node, ()), *seen.kinds)
         nodes = frozenset(by_node.values())
         self._nodes = nodes if len(nodes) <= _MOST_NODES else frozenset()
+
+
+class PublishedSizes(Sizes):
+    """Those that the API server has.
+
+    Args:
+        client: Open for as long as `run` runs.
+        driver: Driver name.
+    """
+
+    def __init__(self, client: KubeClient, driver: str) -> None:
+        super().__init__()
+        self._client, self._driver = client, driver
+
+    async def run(self) -> None:
+        """Follow the slices until cancelled."""
+        await list_and_watch(
+            "ResourceSlices",
+            self.listed,
+            lambda since: self._client.watch_slices(self._driver, None, since),
+            self,
+        )
+
+    async def listed(self) -> Listed[tuple[str, _Seen]]:
+        """What the API server has now, as `replace` takes it."""
+        return await kept(self._client.slice_pages(self._driver), seen)
+
+
+def seen(slice_: Object) -> tuple[str, _Seen]:
+    """What is kept of a slice, as `Sizes.replace` takes it."""
+    return slice_["metadata"]["name"], _seen(slice_)
 
 
 def _seen(slice_: Object) -> _Seen:

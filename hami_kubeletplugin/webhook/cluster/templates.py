@@ -102,6 +102,11 @@ class Templates:
         """Whether the first list is in. `ensure` works before, only with more calls."""
         return self._seen > 0
 
+    @property
+    def ours(self) -> int:
+        """How many of ours there are in the cluster."""
+        return self._ours.total()
+
     async def run(self) -> None:
         """Follow the cluster's templates until cancelled."""
         await list_and_watch("ResourceClaimTemplates", self.listed, self._client.watch_templates, self)

@@ -14,7 +14,7 @@ from hami_kubeletplugin.webhook.conversion.fleet import Kind, Node
 from hami_kubeletplugin.webhook.conversion.template import GpuSize
 
 if TYPE_CHECKING:
-    from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes
+    from hami_kubeletplugin.webhook.cluster.sizes import Sizes
 
 STDIN: Final = "-"
 _MIB: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -71,16 +71,18 @@ class Gpus:
 
     Args:
         listed: What people say with `--gpu-memory`.
-        kubeconfig: The cluster; None: there is none to ask.
+        kubeconfig: The cluster, for a person; None: there is none to ask.
+        context: Of the kubeconfig; None: its current one.
         rules: Names.
 
     Raises:
         SettingsError: As for `memory_sizes`.
     """
 
-    def __init__(self, listed: str | None, kubeconfig: Path | None, rules: Conversion) -> None:
-        self._named, self._kubeconfig, self._rules = memory_sizes(listed), kubeconfig, rules
-        self._asked: PublishedSizes | None = None
+    def __init__(self, listed: str | None, kubeconfig: str | None, context: str | None, rules: Conversion) -> None:
+        self._named, self._rules = memory_sizes(listed), rules
+        self._kubeconfig, self._context = kubeconfig, context
+        self._asked: Sizes | None = None
         self.trouble: HamiError | None = None
         """Why the cluster could not be asked."""
 
@@ -116,29 +118,27 @@ class Gpus:
         """See `fleet.Fleet`."""
         return self._asked is None or self._asked.has(uuid)
 
-    def _cluster(self, kubeconfig: Path) -> "PublishedSizes":
+    def _cluster(self, kubeconfig: str) -> "Sizes":
         if self.trouble:
             raise self.trouble
         if self._asked is None:
             try:
-                self._asked = _ask(kubeconfig, self._rules.driver_name)
+                self._asked = _ask(kubeconfig, self._context, self._rules.driver_name)
             except HamiError as error:
                 self.trouble = error
                 raise
         return self._asked
 
 
-def _ask(kubeconfig: Path, driver: str) -> "PublishedSizes":
-    import asyncio  # noqa: PLC0415 - these cost start-up time, and most conversions need no cluster
+def _ask(kubeconfig: str, context: str | None, driver: str) -> "Sizes":
+    from hami_kubeletplugin.kube.call import Call  # noqa: PLC0415 - most conversions need no cluster
+    from hami_kubeletplugin.kube.people import PeoplesClient  # noqa: PLC0415
+    from hami_kubeletplugin.kube.resource_api import Listed  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.cluster.sizes import Sizes, seen  # noqa: PLC0415
 
-    from hami_kubeletplugin.kube.config import load  # noqa: PLC0415
-    from hami_kubeletplugin.kube.resource_api import KubeClient  # noqa: PLC0415
-    from hami_kubeletplugin.webhook.cluster.sizes import PublishedSizes  # noqa: PLC0415
-
-    async def ask() -> PublishedSizes:
-        async with KubeClient(load(kubeconfig)) as client:
-            cluster = PublishedSizes(client, driver)
-            cluster.replace(await cluster.listed())
-            return cluster
-
-    return asyncio.run(ask())
+    query = {"fieldSelector": f"spec.driver={driver}"}
+    call = Call("list", "resourceslices.resource.k8s.io", "/apis/resource.k8s.io/v1/resourceslices", query=query)
+    cluster = Sizes()
+    with PeoplesClient.of(kubeconfig, context) as client:
+        cluster.replace(Listed([seen(each) for each in client.all(call)], ""))
+    return cluster

@@ -32,6 +32,7 @@ from hami_kubeletplugin.hamicore.enforcement import HamiCore
 from hami_kubeletplugin.hamicore.host import HostFiles, Installed
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.kube.claim_api import Wanted
+from hami_kubeletplugin.observe.counts import UNCOUNTED
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
 from tests.unit.claims.objects import (
     GPUS,
@@ -172,6 +173,7 @@ class Node:
         self.boots = 1
         self.now = 0.0
         self.sharing = Sharing()
+        self.counts = UNCOUNTED
         self.waited_for: list[str] = []
         self.cdi, self.hami, self.plugin = root / "cdi", root / "hami", root / "plugin"
         self.start()
@@ -202,9 +204,11 @@ class Node:
             boot_id=f"boot-{self.boots}",
             timeout=self.timeout,
             rights=self.rights,
+            counts=self.counts,
         )
         self.records.open()
         self.specs.open()
+        self.metadata.open({*self.records.uids(), *self.specs.uids()})
         self.host.install()
 
     def recovery(self) -> Recovery:
@@ -219,6 +223,7 @@ class Node:
             grace=self.grace,
             clock=lambda: self.now,
             stamp=self.edits.stamp,
+            counts=self.counts,
         )
 
     async def recover(self) -> None:

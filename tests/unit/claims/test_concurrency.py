@@ -160,7 +160,7 @@ async def test_unprepares_never_wait_for_the_api_server(node: Node) -> None:
     devices((await node.prepare(prepared))[0])
     node.api.hold = threading.Event()
     call = asyncio.create_task(node.prepare(*waiting))
-    await until(lambda: node.claims._preparing._work_queue.qsize() > 0)
+    await until(lambda: node.claims._preparing._workers._work_queue.qsize() > 0)
     assert await node.unprepare(prepared) == [None]
     node.api.hold.set()
     assert all(devices(answer) for answer in await call)
@@ -176,7 +176,7 @@ async def test_an_unprepare_is_not_undone_by_a_prepare_that_came_before_it(node:
     calls = [asyncio.create_task(node.prepare(*busy))]
     await until(lambda: sum(node.claims._locks.waiting(obj["metadata"]["uid"]) for obj in busy) == WORKERS)
     calls.append(asyncio.create_task(node.prepare(late)))
-    await until(lambda: node.claims._preparing._work_queue.qsize() == 1)
+    await until(lambda: node.claims._preparing._workers._work_queue.qsize() == 1)
     assert await node.unprepare(late) == [None]
     node.api.hold.set()
     assert all(devices(answer) for answer in await calls[0])

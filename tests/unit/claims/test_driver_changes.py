@@ -72,7 +72,7 @@ async def test_a_toolkit_that_fails_after_an_upgrade_is_tried_again(node: Node, 
         async with going(recovery.watch(LOOKS)), going(recovery.run(3600)):
             driver.does("echo no driver >&2; exit 1")
             upgrade(driver)
-            await until(lambda: len(recovery._failing) == 2)
+            await until(lambda: len(recovery._failing._waits) == 2)
             for _ in range(3):
                 runs = len(driver.runs)
                 node.now += 5
@@ -125,7 +125,7 @@ async def test_a_driver_that_hangs_costs_its_own_claims_alone(node: Node, driver
         (other,) = await prepared(node, "c")
         recovery = node.recovery()
         await recovery.repair()
-        assert set(recovery._failing) == {hit["metadata"]["uid"]}
+        assert set(recovery._failing._waits) == {hit["metadata"]["uid"]}
         assert await node.unprepare(fine, hit, other, *later) == [None] * 12
         await asyncio.wait_for(asyncio.to_thread(node.claims.close), 20)
     assert node.snapshot() == {}

@@ -11,7 +11,7 @@ import pytest
 
 from hami_kubeletplugin.api.names import DRIVER, POD_CLAIM_NAME
 from hami_kubeletplugin.api.settings import Sharing
-from hami_kubeletplugin.claims.metadata_files import MetadataFiles
+from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.publish.devices import devices as published
 from tests.unit.claims.cdi_runtime import inject, kubelet_ids
@@ -55,6 +55,12 @@ def told(path: Path) -> list[tuple[str, str, Any, Any]]:
         for request in read(path)["requests"]
         for device in request["devices"]
     ]
+
+
+def metadata_of(node: Node, *, wanted: bool) -> None:
+    """As a daemon that is started anew with another option."""
+    node.metadata = node.files._metadata = MetadataFiles(node.plugin / FOLDER, wanted=wanted)
+    node.metadata.open({*node.records.uids(), *node.specs.uids()})
 
 
 async def prepare(node: Node, obj: Json, *containers: Json) -> None:
@@ -189,7 +195,7 @@ async def test_the_answer_to_the_kubelet_is_the_same(node: Node, one: Json) -> N
     """With files, without, and after an update that brings them: the kubelet keeps the CDI devices of earlier answers."""
     answers = []
     for wanted in (True, False, True):
-        node.files._metadata = MetadataFiles(node.plugin / "dra-device-metadata", wanted=wanted)
+        metadata_of(node, wanted=wanted)
         answers.append(devices((await node.prepare(one))[0]))
         assert bool(mounted(node, one)) == wanted
     assert answers[0] == answers[1] == answers[2]
@@ -210,6 +216,10 @@ async def test_what_an_older_version_prepared_goes_on_without(node: Node, one: J
 
 
 def _gone(path: Path) -> None:
+    path.unlink()
+
+
+def _all_gone(path: Path) -> None:
     shutil.rmtree(path.parent)
 
 
@@ -223,11 +233,11 @@ def _directory(path: Path) -> None:
 
 
 def _link(path: Path) -> None:
-    shutil.rmtree(path.parent)
-    path.parent.symlink_to("/tmp")
+    path.unlink()
+    path.symlink_to("/tmp")
 
 
-@pytest.mark.parametrize("harm", [_gone, _changed, _directory, _link])
+@pytest.mark.parametrize("harm", [_gone, _all_gone, _changed, _directory, _link])
 async def test_they_are_mended(node: Node, one: Json, harm: Callable[[Path], None]) -> None:
     """Containers that start again find them, whatever somebody did, without the kubelet's asking; other claims are let be."""
     other, its_pod = simple(1)
@@ -239,8 +249,10 @@ async def test_they_are_mended(node: Node, one: Json, harm: Callable[[Path], Non
     assert recovery._due() == []
     ((_, host),) = mounted(node, one).items()
     harm(host)
-    assert recovery._due() == [one["metadata"]["uid"]]
-    await recovery._mend(one["metadata"]["uid"])
+    due = recovery._due()
+    assert one["metadata"]["uid"] in due
+    for uid in due:
+        await recovery._mend(uid)
     assert recovery._due() == []
     assert node.snapshot() == before
 
@@ -262,12 +274,14 @@ async def test_nothing_stays(node: Node, one: Json) -> None:
     """Unprepare removes them, also when they are no longer wanted; and a start those of claims of which nothing else is."""
     devices((await node.prepare(one))[0])
     uid = one["metadata"]["uid"]
-    node.files._metadata = MetadataFiles(node.plugin / "dra-device-metadata", wanted=False)
+    metadata_of(node, wanted=False)
     assert await node.unprepare(one) == [None]
     assert node.snapshot() == {}
+    metadata_of(node, wanted=True)
     devices((await node.prepare(one))[0])
-    stray = node.plugin / "dra-device-metadata" / "stray"
-    stray.mkdir(parents=True, exist_ok=True)
-    (stray / "gpu.json").touch()
-    MetadataFiles(stray.parent, wanted=False).open({uid})
-    assert not stray.exists()
+    before = node.snapshot()
+    (node.plugin / FOLDER / "stray.gpu.json").touch()
+    (node.plugin / FOLDER / f"{uid}.gone.json.tmp").touch()
+    node.start()
+    await node.recover()
+    assert node.snapshot() == before

@@ -211,7 +211,7 @@ async def test_a_full_disk_is_tried_again_after_growing_waits(node: Node, monkey
 
     def tried() -> bool:
         """Both at this time, to the end: until their next times are set, too."""
-        waits = [failing.due for failing in recovery._failing.values()]
+        waits = [due for _, due in recovery._failing._waits.values()]
         both = len(tries) >= 2 and all(at == node.now for _, at in tries[-2:])
         return both and all(due > node.now for due in waits) and len(waits) == (2 if node.now < 12 else 0)
 

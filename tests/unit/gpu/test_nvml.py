@@ -122,7 +122,10 @@ async def test_a_library_that_was_replaced_is_used(node: Any, gpu_lines: Any, tm
 async def test_a_driver_that_hangs_is_given_up_and_never_asked_twice_at_once(
     node: Any, gpu_lines: Any, tmp_path: Path
 ) -> None:
-    """The error names the call; while it hangs no second thread is added; when it wakes up, all works again."""
+    """The error names the call; while it hangs no second thread is added; when it wakes up, all works again.
+
+    Each time counts for that call; calls that return are counted as never given up.
+    """
     hang = tmp_path / "hang"
     hang.touch()
     node.write(gpu_lines(0, f"hang nvmlDeviceGetName {hang}"))
@@ -132,9 +135,13 @@ async def test_a_driver_that_hangs_is_given_up_and_never_asked_twice_at_once(
             await source.discover()
         assert caught.value.code == 10
     assert sum(thread.name == "nvml" for thread in threading.enumerate()) == 1
+    assert source._sessions.timeouts == {"dlopen": 0, "nvmlDeviceGetName": 3}
     hang.unlink()
     source._sessions._time_limit = 20
     assert len((await source.discover()).gpus) == 1
+    counted = source._sessions.timeouts
+    assert {call for call, count in counted.items() if count} == {"nvmlDeviceGetName"}
+    assert {"nvmlInitWithFlags", "nvmlDeviceGetUUID", "nvmlShutdown"} <= counted.keys()
 
 
 async def test_a_look_that_was_cancelled_does_not_disturb_the_next(node: Any, gpu_lines: Any, tmp_path: Path) -> None:

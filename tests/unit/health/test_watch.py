@@ -11,11 +11,20 @@ from tests.unit.gpu.fake_node import GPU_UNAVAILABLE, RECOVERY_ACTION, XID
 from tests.unit.health.conftest import UUIDS, Watched, healthy
 from tests.waiting import until
 
+
+def counted(watched: Watched, minor: int) -> dict[str, int]:
+    """The Xids that there were."""
+    return {xid: count for xid, count in watched.health.xids[UUIDS[minor]].items() if count}
+
+
 WAITS = {What.ACTION: "gpu-reset"}
 
 
 async def test_an_xid_counts_by_the_recovery_action_and_ends_with_it(watched: Watched) -> None:
-    """An action is waited for, with what to do; when the driver names none any more, it is over. The other GPU is well."""
+    """An action is waited for, with what to do; when the driver names none any more, it is over. The other GPU is well.
+
+    Each Xid is counted for its GPU; a number that nobody knows is another one.
+    """
     await watched.listening()
     watched.node.write(healthy(0, action=1), healthy(1))
     watched.node.happen(UUIDS[0], XID, 79)
@@ -26,6 +35,11 @@ async def test_an_xid_counts_by_the_recovery_action_and_ends_with_it(watched: Wa
     assert watched.said(1) == {}
     watched.node.write(healthy(0), healthy(1))
     await until(lambda: watched.said(0) == {})
+    watched.node.happen(UUIDS[0], XID, 79)
+    watched.node.happen(UUIDS[0], XID, 1234)
+    await until(lambda: counted(watched, 0) == {"79": 2, "other": 1})
+    assert counted(watched, 1) == {}
+    assert set(watched.health.xids[UUIDS[1]]) >= {"31", "48", "79", "other"}
 
 
 async def test_an_xid_without_an_action_is_information(watched: Watched) -> None:

@@ -39,6 +39,36 @@ async def test_objects_are_found_by_name(server: ApiServer, client: KubeClient) 
     assert server.last_headers["User-Agent"] == USER_AGENT
 
 
+async def test_who_is_told_of_requests_hears_of_each(server: ApiServer) -> None:
+    """Its verb, and what went wrong; a watch as soon as it has begun, or could not."""
+    told: list[tuple[str, type[ApiError] | None]] = []
+    client = KubeClient(
+        Access(server.url), asked=lambda verb, error: told.append((verb, type(error) if error else None))
+    )
+    async with client:
+        await client.get_claim("default", "c1")
+        with pytest.raises(ApiNotFound):
+            await client.get_claim("default", "none")
+        watch = client.watch_slices("gpu.hami.io", "n1", "1")
+        begun = asyncio.ensure_future(anext(watch))
+        await until(lambda: ("watch", None) in told)
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+        server.fail(403, verb="watch")
+        with pytest.raises(ApiForbidden):
+            await anext(client.watch_slices("gpu.hami.io", "n1", "1"))
+        await server.down()
+        with pytest.raises(ApiUnavailable):
+            await client.get_node("n1")
+    assert [each for each in told if each[0] != "list"] == [
+        ("get", None),
+        ("get", ApiNotFound),
+        ("watch", None),
+        ("watch", ApiForbidden),
+        ("get", ApiUnavailable),
+    ]
+
+
 async def test_a_cached_pod_is_asked_for_by_resource_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only with `cached` may the server answer from its cache, which resourceVersion=0 means in the Kubernetes API."""
     asked: list[Mapping[str, str] | None] = []

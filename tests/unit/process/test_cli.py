@@ -52,6 +52,15 @@ def test_devices_as_table_and_json() -> None:
     assert found[0]["capacity"]["shares"]["requestPolicy"]["default"] == "2500"
 
 
+def test_top_once_where_there_is_no_terminal(tmp_path: Path) -> None:
+    """`top` ends by itself then, for people and for programs."""
+    where = ("--simulate", "t4x4", "--plugin-dir", str(tmp_path), "--hami-dir", str(tmp_path))
+    shown = call("top", *where)
+    assert (shown.returncode, shown.stderr, len(shown.stdout.splitlines())) == (0, "", 9)
+    assert "Tesla T4" in shown.stdout
+    assert [gpu["memory_used"] for gpu in json.loads(call("top", "-o", "json", *where).stdout)["gpus"]] == [0] * 4
+
+
 def test_wrong_options_are_named() -> None:
     """A wrong option ends in exit code 1 and one line that names it, without a traceback."""
     wrong = call("devices", "--simulate", "mixed", "--device-split-count", "0")

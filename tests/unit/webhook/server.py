@@ -38,6 +38,16 @@ class Webhook:
         labels = {"endpoint": endpoint, "result": result}
         return self.metrics._registry.get_sample_value("hami_webhook_reviews_total", labels) or 0.0
 
+    def refused(self, endpoint: str = "/mutate") -> dict[str, float]:
+        """How many were denied, by why."""
+        families = self.metrics._registry.collect()
+        samples = (sample for family in families for sample in family.samples)
+        return {
+            sample.labels["reason"]: sample.value
+            for sample in samples
+            if sample.name == "hami_webhook_refusals_total" and sample.labels["endpoint"] == endpoint and sample.value
+        }
+
 
 @contextlib.asynccontextmanager
 async def serving(

@@ -137,12 +137,22 @@ async def test_from_start_to_sigterm(process: Process, api: ApiServer) -> None:
         metrics = (await api_server.ask("/metrics", method="GET")).text.splitlines()
         assert 'hami_webhook_templates_total{action="created"} 1.0' in metrics
         assert "hami_webhook_gpu_sizes 0.0" in metrics
+        assert "hami_webhook_templates_kept 1.0" in metrics
+        assert "hami_webhook_ready 1.0" in metrics
+        assert 'hami_webhook_refusals_total{endpoint="/mutate",reason="invalid"} 1.0' in metrics
+        assert 'hami_webhook_api_requests_total{result="ok",verb="create"} 1.0' in metrics
+        assert 'hami_webhook_api_requests_total{result="unavailable",verb="watch"} 0.0' in metrics
+        assert 'hami_webhook_collections_total{outcome="failed"} 0.0' in metrics
         (left,) = [line.split()[1] for line in metrics if line.startswith("hami_webhook_certificate_expiry_seconds ")]
         assert 80_000 < float(left) <= 86_400
         assert process.memory() < MOST_MEMORY
     process.signal()
     assert await process.ended() == 0
     assert process.events()[-1]["event"] == "stopped"
+    given = next(each["options"] for each in process.events() if each["event"] == "options that are not the default")
+    assert given["--port"] == {"value": 0, "from": "command line"}
+    said = {each["event"]: each.get("review") for each in process.events() if each["event"] in {"converted", "denied"}}
+    assert said == dict.fromkeys(("converted", "denied"), review(pod())["request"]["uid"])
     log = process.log.read_text()
     assert "Traceback" not in log
     for word in (TOKEN, "hunter2", "PRIVATE KEY"):

@@ -13,6 +13,7 @@ from hami_kubeletplugin.api.errors import (
     ApiError,
     ApiForbidden,
     ApiUnavailable,
+    TooMany,
     TooSoon,
 )
 from tests.unit.webhook.admission.https import CLAIMS, gpu_pod, review
@@ -143,12 +144,13 @@ async def test_what_an_endpoint_is_not_for(both: Both, path: str, changes: dict[
 
 async def test_claims_are_validated(both: Both) -> None:
     """A claim's GpuConfig is held against its schema; what is wrong is a denial with the field path."""
-    _, api_server = both
+    webhook, api_server = both
     fine = await api_server.ask("/validate", review(config(corePolicy="force"), resource=CLAIMS))
     assert fine.response["allowed"]
     wrong = (await api_server.ask("/validate", review(config(corePolicy="always"), resource=CLAIMS))).response
     assert wrong["status"]["code"] == 403
     assert "spec.devices.config[0].opaque.parameters.corePolicy" in wrong["status"]["message"]
+    assert webhook.refused("/validate") == {"invalid": 1}
 
 
 async def test_a_wrong_claim_that_exists_can_go(both: Both) -> None:
@@ -164,24 +166,32 @@ async def test_a_wrong_claim_that_exists_can_go(both: Both) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "says", "after"),
+    ("error", "code", "says", "after", "why"),
     [
-        (ApiUnavailable("create failed: no answer", 2.5), 503, "create failed: no answer; try again", 3),
-        (ApiConflict("changed by others"), 503, "changed by others; try again", 1),
-        (ApiForbidden("allow verb create"), 500, "allow verb create", 0),
-        (ApiDenied("exceeded quota: templates"), 403, "exceeded quota: templates", 0),
-        (ApiError("refused"), 500, "refused", 0),
-        (AdmissionError("has other content"), 403, "has other content", 0),
-        (TooSoon("too many were made a moment ago", 2.5), 429, "too many were made a moment ago", 3),
+        (
+            ApiUnavailable("create failed: no answer", 2.5),
+            503,
+            "create failed: no answer; try again",
+            3,
+            "api_unavailable",
+        ),
+        (ApiConflict("changed by others"), 503, "changed by others; try again", 1, "api_conflict"),
+        (ApiForbidden("allow verb create"), 500, "allow verb create", 0, "api_forbidden"),
+        (ApiDenied("exceeded quota: templates"), 403, "exceeded quota: templates", 0, "api_denied"),
+        (ApiError("refused"), 500, "refused", 0, "api"),
+        (AdmissionError("has other content"), 403, "has other content", 0, "invalid"),
+        (TooMany("there are 500"), 403, "there are 500", 0, "too_many_templates"),
+        (TooSoon("too many were made a moment ago", 2.5), 429, "too many were made a moment ago", 3, "too_soon"),
     ],
 )
-async def test_trouble_with_the_api(both: Both, error: Exception, code: int, says: str, after: int) -> None:
-    """What goes wrong while templates are made is a denial that says what to do."""
+async def test_trouble_with_the_api(both: Both, error: Exception, code: int, says: str, after: int, why: str) -> None:
+    """What goes wrong while templates are made is a denial that says what to do, and counts for its reason."""
     webhook, api_server = both
     webhook.templates.error = error
     status = (await api_server.ask("/mutate", review(gpu_pod()))).response["status"]
     assert (status["code"], status["message"]) == (code, says)
     assert status.get("details") == ({"retryAfterSeconds": after} if after else None)
+    assert webhook.refused() == {why: 1}
 
 
 async def test_sizes_that_are_not_known_yet(both: Both) -> None:

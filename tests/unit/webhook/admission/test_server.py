@@ -404,17 +404,25 @@ async def test_what_is_no_http(both: Both, capfd: pytest.CaptureFixture[str]) ->
 
 
 async def test_metrics(both: Both) -> None:
-    """Reviews, their time, templates, sizes, the certificate and the version are there for Prometheus."""
+    """Reviews, their time, warnings, templates, sizes, the certificate and the version are there for Prometheus.
+
+    What has not come up is there too, with 0.
+    """
     _, api_server = both
     await api_server.ask("/mutate", review(pod()))
+    await api_server.ask("/mutate", review(None, operation="DELETE"))
     text = (await api_server.ask("/metrics", method="GET")).text
     for line in (
-        'hami_webhook_reviews_total{endpoint="/mutate",result="allowed"} 1.0',
-        'hami_webhook_review_seconds_count{endpoint="/mutate"} 1.0',
+        'hami_webhook_reviews_total{endpoint="/mutate",result="allowed"} 2.0',
+        'hami_webhook_review_seconds_count{endpoint="/mutate"} 2.0',
         'hami_webhook_templates_total{action="created"} 0.0',
         "hami_webhook_connections 1.0",
         'hami_webhook_connections_ended_total{why="room"} 0.0',
         'hami_webhook_connections_ended_total{why="time"} 0.0',
+        'hami_webhook_reviews_total{endpoint="/mutate",result="failed"} 0.0',
+        'hami_webhook_refusals_total{endpoint="/mutate",reason="too_soon"} 0.0',
+        'hami_webhook_reviews_warned_total{endpoint="/mutate"} 1.0',
+        'hami_webhook_reviews_warned_total{endpoint="/validate"} 0.0',
     ):
         assert line in text.splitlines()
     assert "hami_webhook_build_info{version=" in text

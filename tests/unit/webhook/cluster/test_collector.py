@@ -30,6 +30,7 @@ class World:
 
     def __init__(self, server: ApiServer, client: TemplateClient) -> None:
         self.server, self.client, self.clock, self.counted = server, client, Clock(), list[str]()
+        self.looked: list[str] = []
         self.collector = self.another("one")
 
     def another(self, identity: str) -> Collector:
@@ -39,6 +40,7 @@ class World:
             WebhookSettings(namespace="hami-system"),
             now=self.clock.now,
             count=self.counted.append,
+            looked=self.looked.append,
             identity=identity,
             sleep=self.clock.sleep,
         )
@@ -195,7 +197,7 @@ async def test_one_namespace_does_not_stop_the_others(world: World) -> None:
     world.put(*(stored(0, used=OLD, namespace=namespace) for namespace in ("a", "b", "c")))
     world.server.fail(500, verb="list", resource="pods", times=1)
     with capture_logs() as logs:
-        await world.collector.collect()
+        assert not await world.collector.collect()
     assert names(world.server) == [("a", name(0))]
     assert [entry["namespace"] for entry in logs if entry["log_level"] == "warning"] == ["a"]
 
@@ -265,6 +267,8 @@ async def test_runs_once_in_an_interval(world: World) -> None:
     async with in_background(world.collector.run()):
         await until(lambda: world.server.requests["get", "leases"] >= 2)
         await until(lambda: not world.left)  # the other one has not renewed for two hours
+        await until(lambda: "ok" in world.looked)
+    assert set(world.looked[: world.looked.index("ok")]) == {"left"}
     assert all(0.9 * 3600 <= wait <= 1.1 * 3600 for wait in world.clock.slept)
 
 
@@ -277,4 +281,5 @@ async def test_fault_of_the_lease_is_told(world: World) -> None:
         async with in_background(world.collector.run()):
             await until(lambda: len(world.clock.slept) > 1)
     assert logs[0]["log_level"] == "warning"
+    assert world.looked[0] == "failed"
     assert world.server.requests["list", RESOURCE] == 0
