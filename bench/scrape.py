@@ -32,6 +32,8 @@ _PAUSE: Final = 1.1
 _INTERVAL: Final = 15.0
 """Seconds between two of Prometheus'."""
 _REST: Final = 10.0
+_MOUNTS: Final = 2
+"""Of such a process: its root, and the region."""
 
 
 async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
@@ -57,7 +59,11 @@ async def _of(  # noqa: PLR0917
         await at_once(daemon.plugin, claims)
         regions = [ClaimDir(places.disk / node / "vgpu", ref.uid).region("use-0") for ref in claims]
         page = await _settled(port, count)
-        async with _containers(regions, places), _least(regions, places, page) as (least, process):
+        root = places.memory / "container"
+        root.mkdir(exist_ok=True)
+        containers = program(sys.executable, "-m", "bench.containers", root, *regions)
+        async with containers as forks, _least(regions, places, page) as (least, process):
+            await until(lambda: _all_in(forks, count), f"{count} processes in containers")
             say(f"{count} containers: {SCRAPES} scrapes of ours and of the reference, in turns")
             idle = await daemon.idle_cpu(_REST)
             ours, theirs, cpu, least_cpu = await _in_turns(daemon.process, port, process, least)
@@ -105,6 +111,16 @@ async def _scraped(port: int) -> bytes:
     return body
 
 
+async def _all_in(forks: Process, count: int) -> bool:
+    """Whether each of them has left the host's mounts."""
+    return await asyncio.to_thread(_mounts_of_children, forks.pid) == [_MOUNTS] * count
+
+
+def _mounts_of_children(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/mountinfo").read_text().count("\n") for child in children]
+
+
 async def _settled(port: int, count: int) -> bytes:
     """The first page with all containers."""
     page = b""
@@ -116,26 +132,6 @@ async def _settled(port: int, count: int) -> bytes:
 
     await until(all_there, f"{count} containers on the page")
     return page
-
-
-@contextlib.asynccontextmanager
-async def _containers(regions: Sequence[Path], places: Places) -> AsyncIterator[None]:
-    """A process for each region, in a mount name space of its own in which that is mounted."""
-    target = places.memory / "cudevshr.cache"
-    target.touch()
-    script = f'mount --bind "$0" {target} && exec sleep 600'
-    processes = [
-        await asyncio.create_subprocess_exec(
-            "unshare", "-m", "--propagation", "private", "sh", "-c", script, str(region)
-        )
-        for region in regions
-    ]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-        await asyncio.gather(*(process.wait() for process in processes))
 
 
 @contextlib.asynccontextmanager
