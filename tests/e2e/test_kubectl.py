@@ -7,22 +7,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import CHECKOUT
-from tests.e2e.cluster import NODE, Cluster
+from tests.e2e.cluster import NODE, REPOSITORY, Cluster
 from tests.e2e.daemon import Daemon
 from tests.e2e.manifests import Json, claim, config, container, minor, pod, request
 from tests.waiting import wait_for
 
 
-def hami(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `kubectl hami ...` as the administrator."""
+def hami(cluster: Cluster, *words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `kubectl hami ...`, as the administrator or somebody else."""
     return subprocess.run(
         [cluster.directory / "bin" / cluster.version / "kubectl", "hami", *words],
         env={
             **CHECKOUT,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "KUBECONFIG": str(cluster.kubeconfig),
+            "KUBECONFIG": str(kubeconfig or cluster.kubeconfig),
         },
         capture_output=True,
         text=True,
@@ -105,3 +106,30 @@ def test_why_a_pod_is_not_prepared(daemon: Daemon, cluster: Cluster) -> None:
         "'sometimes'",
     )
     told(cluster, "plain", "container main asks for nvidia.com/gpumem, and no webhook has made a claim of it")
+
+
+def test_rights(daemon: Daemon, cluster: Cluster, tmp_path: Path) -> None:
+    """With the ClusterRole of docs/kubectl.md all can be asked, and without it the right that is missing is named."""
+    page = (REPOSITORY / "docs" / "kubectl.md").read_text()
+    role = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    person = cluster.kubeconfig_for(cluster.node_token("e2e", "default"), tmp_path / "kubeconfig")
+    refused = hami(cluster, "usage", kubeconfig=person)
+    assert refused.returncode == 1
+    assert "allow verb list on resource" in refused.stderr
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": "e2e"}
+    chosen = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]}
+    about = {"apiVersion": role["apiVersion"], "kind": "ClusterRoleBinding", "metadata": role["metadata"]}
+    cluster.apply(role, about | {"roleRef": chosen, "subjects": [subject]}, pod("asks", container()))
+    try:
+
+        def allowed() -> bool:
+            done = hami(cluster, "usage", kubeconfig=person)
+            assert (done.returncode, done.stderr) == (0, "")
+            return NODE in done.stdout
+
+        wait_for("the rights to be known", allowed, timeout=30)
+        done = hami(cluster, "why", "asks", "-n", "e2e", kubeconfig=person)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "it asks for no GPUs by claims" in done.stdout
+    finally:
+        cluster.delete("clusterrolebinding,clusterrole", role["metadata"]["name"])
