@@ -12,6 +12,7 @@
 
     versus         of `prepare`: ours and a driver in Go that does what any must, in turns
     daemon         `hami-kubeletplugin run` beside a fake of the kubelet; that reference (its source is reference/)
+    containers     of `scrape`: processes that stand in containers
     caller         calls a DRA socket, at little cost
     webhook        `hami-webhook run`, called by the API server
     process        our programs as processes: memory, CPU time

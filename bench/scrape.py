@@ -32,32 +32,38 @@ _PAUSE: Final = 1.1
 _INTERVAL: Final = 15.0
 """Seconds between two of Prometheus'."""
 _REST: Final = 10.0
+_MOUNTS: Final = 2
+"""Of such a process: its root, and the region."""
 
 
 async def measure(kubeconfig: Path, places: Places) -> list[Figure]:
     """For each number of containers."""
     found = []
     async with KubeClient(from_kubeconfig(kubeconfig), timeout=60) as api, namespace(api) as objects:
-        for count, aim in CROWDS.items():
+        for node, (count, aim) in zip(NODES, CROWDS.items(), strict=True):
             say(f"{count} containers: making pods and claims")
-            claims = await objects.claims(NODES[0], [number % 8 for number in range(count)])
-            found += await _of(kubeconfig, places, api, claims, aim)
+            claims = await objects.claims(node, [number % 8 for number in range(count)])
+            found += await _of(kubeconfig, places, api, node, claims, aim)
     return found
 
 
-async def _of(
-    kubeconfig: Path, places: Places, api: KubeClient, claims: Sequence[ClaimRef], aim: float
+async def _of(  # noqa: PLR0917
+    kubeconfig: Path, places: Places, api: KubeClient, node: str, claims: Sequence[ClaimRef], aim: float
 ) -> list[Figure]:
     count = len(claims)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     options = ("--metrics-address", f"127.0.0.1:{port}")
-    async with running(kubeconfig, places, api, NODES[0], "a100x8", options=options) as daemon:
+    async with running(kubeconfig, places, api, node, "a100x8", options=options) as daemon:
         await at_once(daemon.plugin, claims)
-        regions = [ClaimDir(places.disk / NODES[0] / "vgpu", ref.uid).region("use-0") for ref in claims]
+        regions = [ClaimDir(places.disk / node / "vgpu", ref.uid).region("use-0") for ref in claims]
         page = await _settled(port, count)
-        async with _containers(regions, places), _least(regions, places, page) as (least, process):
+        root = places.memory / "container"
+        root.mkdir(exist_ok=True)
+        containers = program(sys.executable, "-m", "bench.containers", root, *regions)
+        async with containers as forks, _least(regions, places, page) as (least, process):
+            await until(lambda: _all_in(forks, count), f"{count} processes in containers")
             say(f"{count} containers: {SCRAPES} scrapes of ours and of the reference, in turns")
             idle = await daemon.idle_cpu(_REST)
             ours, theirs, cpu, least_cpu = await _in_turns(daemon.process, port, process, least)
@@ -105,6 +111,16 @@ async def _scraped(port: int) -> bytes:
     return body
 
 
+async def _all_in(forks: Process, count: int) -> bool:
+    """Whether each of them has left the host's mounts."""
+    return await asyncio.to_thread(_mounts_of_children, forks.pid) == [_MOUNTS] * count
+
+
+def _mounts_of_children(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [Path(f"/proc/{child}/mountinfo").read_text().count("\n") for child in children]
+
+
 async def _settled(port: int, count: int) -> bytes:
     """The first page with all containers."""
     page = b""
@@ -116,26 +132,6 @@ async def _settled(port: int, count: int) -> bytes:
 
     await until(all_there, f"{count} containers on the page")
     return page
-
-
-@contextlib.asynccontextmanager
-async def _containers(regions: Sequence[Path], places: Places) -> AsyncIterator[None]:
-    """A process for each region, in a mount name space of its own in which that is mounted."""
-    target = places.memory / "cudevshr.cache"
-    target.touch()
-    script = f'mount --bind "$0" {target} && exec sleep 600'
-    processes = [
-        await asyncio.create_subprocess_exec(
-            "unshare", "-m", "--propagation", "private", "sh", "-c", script, str(region)
-        )
-        for region in regions
-    ]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-        await asyncio.gather(*(process.wait() for process in processes))
 
 
 @contextlib.asynccontextmanager

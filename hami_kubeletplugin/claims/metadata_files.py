@@ -131,13 +131,15 @@ class MetadataFiles:
             try:
                 os.fchmod(descriptor, _MODE)  # whatever the umask
                 whole = os.write(descriptor, content) == len(content)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                raise
             finally:
                 os.close(descriptor)
         except FileExistsError:
             whole = _says(path, content)
         except OSError as error:
-            with contextlib.suppress(StorageError):
-                _remove(path)
             raise StorageError(f"{path}: can't be written: {error.strerror}; {files.remedy(error)}") from error
         if not whole:
             files.write(path, content, durable=False, mode=_MODE)

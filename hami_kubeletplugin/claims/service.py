@@ -23,7 +23,7 @@ from hami_kubeletplugin.claims.pods import users
 from hami_kubeletplugin.claims.prepared import Prepared
 from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.gpu.edits import DriverEdits, DriverEditsSource
-from hami_kubeletplugin.gpu.model import Inventory
+from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts, Operation, Step
 from hami_kubeletplugin.observe.log import bind_contextvars, get_logger
 
@@ -147,7 +147,9 @@ class Claims:
             prepared = self._files.load(uid)
             if prepared is not None:
                 prepared = replace(prepared, boot_id=self._boot_id)
-                if self._put(prepared, self._edits_of(prepared, deadline), deadline):
+                gpus = self._inventory(deadline).by_uuid()
+                # Not patiently: it has time, and others wait for it.
+                if self._put(prepared, gpus, self._edits_of(prepared, deadline), deadline):
                     self._counts.repaired("cdi_spec")
                 if self._listener is not None:
                     self._listener.prepared(prepared, before=True)
@@ -213,7 +215,7 @@ class Claims:
             )
             edits = self._patiently(lambda: self._edits_of(prepared, deadline), deadline)
         with self._step("prepare", "write"):
-            self._put(prepared, edits, deadline)
+            self._put(prepared, self._inventory(deadline).by_uuid(), edits, deadline)
         if self._listener is not None:
             self._listener.prepared(prepared, before=False)
         return prepared, [other.ref for other in neighbours]
@@ -228,9 +230,8 @@ class Claims:
     def _edits_of(self, prepared: Prepared, deadline: float) -> DriverEdits:
         return self._edits.edits({share.uuid for share in prepared.shares}, deadline=deadline)
 
-    def _put(self, prepared: Prepared, edits: DriverEdits, deadline: float) -> bool:
+    def _put(self, prepared: Prepared, gpus: Mapping[str, Gpu], edits: DriverEdits, deadline: float) -> bool:
         """Have the claim's files; whether its spec was not there as it has to be."""
-        gpus = self._inventory(deadline).by_uuid()
         if time.monotonic() > deadline:
             # The kubelet has its answer; what it said there must stay true.
             raise TimedOut(f"{prepared.ref}: given up before anything was written")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from hami_kubeletplugin.api.claim import ClaimRef
-from hami_kubeletplugin.api.errors import ApiConflict, ApiError, ApiInvalid, ApiNotFound
+from hami_kubeletplugin.api.errors import ApiError, ApiInvalid, ApiNotFound
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
 from hami_kubeletplugin.claims.status import Json, are_there, entries
 from hami_kubeletplugin.kube.backoff import Backoff
@@ -121,11 +121,10 @@ class StatusWriter:
         except ApiNotFound:
             self._ended(work)
         except ApiInvalid as error:
-            # As for devices that were allocated anew; what is prepared then is offered again.
+            # Another claim has its name, or other devices are allocated to it; what is prepared then is offered again.
             log.debug("the status of a claim is not wanted", claim=ref.full_name, claim_uid=ref.uid, error=str(error))
             self._ended(work)
         except ApiError as error:
-            work.look = work.look or isinstance(error, ApiConflict)  # another claim may have its name by now
             work.due = time.monotonic() + work.wait.delay
             work.wait.grow()
             if self._told.is_new("", type(error).__name__):

@@ -34,8 +34,7 @@ class ClaimStatusApi:
 
         Raises:
             ApiNotFound: No such claim.
-            ApiConflict: It has another UID, or is written by others all the time.
-            ApiInvalid: A device that isn't allocated to it.
+            ApiInvalid: It has another UID, or one of the devices isn't allocated to it.
         """
         call = Call(
             "patch",

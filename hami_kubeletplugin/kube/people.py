@@ -99,7 +99,12 @@ class PeoplesClient:
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         url = f"{self.access.server}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
-        headers = {"Accept": "application/json", "User-Agent": USER_AGENT, **self.access.headers}
+        headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip",
+            "User-Agent": USER_AGENT,
+            **self.access.headers,
+        }
         try:
             # Its models would cost more than all else.
             response = self._client.call_api(

@@ -1,18 +1,18 @@
 """`kubectl hami`: what people ask about the cluster. It is told from slices, claims and pods as they are now; nothing is written.
 
 cli          entry point: reads options, reads the cluster, prints
-cluster      what is asked of the API server
 why_view     why a pod waits, as text and JSON (pure)
 why          why a pod waits (pure)
-nodes        why a node doesn't take a pod, without regard to GPUs (pure)
 asked        what a pod asks for: its claims, and what nobody converted (pure)
-fits_view    where something fits, as text and JSON (pure)
-fits         where something fits, and what is missing elsewhere (pure)
+nodes        why a node doesn't take a pod, without regard to GPUs (pure)
 placing      GPUs of one node for all requests of a pod (pure)
+fits_view    where something fits, as text and JSON (pure)
+fits         whether a GPU has room, and what is missing if not (pure)
 wanted       requests of a claim: amounts, numbers, selectors, tolerations (pure)
 selectors    CEL in the few forms that can be judged here (pure)
 usage_view   what is used, as tables and JSON (pure)
-inventory    pools and what is consumed of them, GPU by GPU (pure)
+cluster      what is asked of the API server
+inventory    what there is of each GPU, and what claims consume of it (pure)
 pools        slices -> pools as the scheduler sees them (pure)
 taints       taints of GPUs, and rules that add some (pure)
 capacity     amounts: read, rounded as the scheduler does, written (pure)

@@ -1,7 +1,8 @@
 """What is asked of the API server: lists for `usage`, and what is about one pod for `why`."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -59,7 +60,7 @@ def look(reader: Reader, driver: str) -> Seen:
     Raises:
         ApiError: Slices or claims can't be read.
     """
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with _at_once() as pool:
         slices = pool.submit(
             _all,
             reader,
@@ -81,7 +82,7 @@ def look_around(reader: Reader, namespace: str, name: str) -> Around:
     inside = f"/namespaces/{_segment(namespace)}"
     pod = reader.get(Call("get", "pods", f"/api/v1{inside}/pods/{_segment(name)}", f"{namespace}/{name}"))
     uid = str(fields.at(pod, "metadata", "uid") or "")
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with _at_once() as pool:
         events = pool.submit(
             _all, reader, listed("events", f"/api/v1{inside}/events", fieldSelector=f"involvedObject.uid={uid}")
         )
@@ -122,6 +123,16 @@ def template_names(pod: Mapping[str, Any]) -> list[str]:
     entries = fields.mappings(fields.at(pod, "spec", "resourceClaims"))
     named = dict.fromkeys(entry.get("resourceClaimTemplateName") for _, entry in entries)
     return [name for name in named if isinstance(name, str) and name]
+
+
+@contextmanager
+def _at_once() -> Iterator[ThreadPoolExecutor]:
+    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C."""
+    pool = ThreadPoolExecutor(_AT_ONCE)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _segment(name: str) -> str:

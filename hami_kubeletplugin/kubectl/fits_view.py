@@ -74,10 +74,10 @@ def notes(given: Answer) -> Iterator[str]:
     """What is to be said besides: where it doesn't fit, and why."""
     if given.few:
         most = max(given.few.values())
-        yield f"{len(given.few)} more nodes have room on some GPUs, on {most} at the most, and {given.want.count} are wanted"
+        yield f"nodes with room on too few GPUs: {len(given.few)}; {most} GPUs at the most, and {given.want.count} are wanted"
     if given.lacking:
         reasons = ", ".join(f"{what} on {count}" for what, count in summed(given.lacking).items())
-        yield f"{len(given.lacking)} GPUs have no room: {reasons}"
+        yield f"GPUs without room: {len(given.lacking)}; {reasons}"
     if not given.there:
         yield "it fits nowhere now"
 

@@ -166,6 +166,8 @@ def _nodes(around: Around, seen: Seen, wanted: Asked) -> Iterator[Node]:
         )
         for claim in wanted.waiting
     ]
+    if not any(claim.requests for claim in claims):
+        return
     for name, gpus in list(by_node.items())[: _within(claims, seen)]:
         reasons = [*_reasons(name, around, wanted)]
         lacking = [*_lacking(claims, gpus, reasons)]

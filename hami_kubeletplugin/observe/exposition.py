@@ -20,7 +20,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 def text(registry: CollectorRegistry) -> bytes:
     """All that the registry's collectors say now: gauges, counters and histograms.
 
-    What the client library itself makes of them, in a fifth of its time: it looks again at each name of each sample, which with
+    What the client library itself makes of them, in a third of its time: it looks again at each name of each sample, which with
     hundreds of containers is most of the cost of a scrape.
     """
     labels: _Labels = {}

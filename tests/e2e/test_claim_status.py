@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 import yaml
 
-from hami_kubeletplugin.api.errors import ApiConflict, ApiNotFound
+from hami_kubeletplugin.api.errors import ApiInvalid, ApiNotFound
 from hami_kubeletplugin.kube.claim_status_api import ClaimStatusApi
 from hami_kubeletplugin.kube.config import load
 from hami_kubeletplugin.kube.resource_api import KubeClient
@@ -249,7 +249,7 @@ def test_what_the_token_may_write(rights: None, daemon: Daemon, cluster: Cluster
     assert sorted(str(each["data"]) for each in statuses(cluster, "c")) == ["{'ip': 'a'}", "{'uuid': 'u'}"]
     asyncio.run(say(uid))
     assert [each["data"] for each in statuses(cluster, "c")] == [{"ip": "a"}]
-    with pytest.raises(ApiConflict, match="UID"):
+    with pytest.raises(ApiInvalid, match="uid"):
         asyncio.run(say("another", {**ours, "data": {"uuid": "u"}}))
     cluster.delete("resourceclaim", "c")
     with pytest.raises(ApiNotFound):

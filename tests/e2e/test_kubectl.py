@@ -7,35 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import CHECKOUT
-from tests.e2e.cluster import NODE, Cluster
+from tests.e2e.cluster import NODE, REPOSITORY, Cluster
 from tests.e2e.daemon import Daemon
-from tests.e2e.manifests import Json, claim, config, container, minor, pod, request
+from tests.e2e.manifests import claim, config, container, minor, pod, request
 from tests.waiting import wait_for
 
 
-def hami(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `kubectl hami ...` as the administrator."""
+def hami(cluster: Cluster, *words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run `kubectl hami ...`, as the administrator or somebody else."""
     return subprocess.run(
         [cluster.directory / "bin" / cluster.version / "kubectl", "hami", *words],
         env={
             **CHECKOUT,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "KUBECONFIG": str(cluster.kubeconfig),
+            "KUBECONFIG": str(kubeconfig or cluster.kubeconfig),
         },
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
-
-def gpu(cluster: Cluster, name: str) -> Json:
-    """One GPU in the JSON of `usage`."""
-    found = json.loads(hami(cluster, "usage", "-o", "json").stdout)
-    (pool,) = (pool for pool in found["pools"] if pool["nodeName"] == NODE)
-    return next(device for device in pool["devices"] if device["name"] == name)
 
 
 def told(cluster: Cluster, name: str, *words: str) -> str:
@@ -53,25 +47,25 @@ def told(cluster: Cluster, name: str, *words: str) -> str:
 @pytest.mark.since("1.36")
 def test_usage_fits_and_why(daemon: Daemon, cluster: Cluster) -> None:
     """A running pod's share is consumed, what is left fits and more doesn't; a pod for more waits, and it is said for what."""
-    before = gpu(cluster, "hami-gpu-0")
     cluster.apply(
         claim("c", request(memory="4000Mi", cores=60, selector=minor(0))),
         pod("p", container(claims=["gpu"]), claims={"gpu": "c"}),
     )
     cluster.running("p")
-    after = gpu(cluster, "hami-gpu-0")
-    amounts = {each["name"]: each for each in after["capacity"]}
+    found = json.loads(hami(cluster, "usage", "-o", "json").stdout)
+    (pool,) = (pool for pool in found["pools"] if pool["nodeName"] == NODE)
+    used = {device["name"]: device for device in pool["devices"] if device["claims"]}
+    assert used.keys() == {"hami-gpu-0"}
+    amounts = {each["name"]: each for each in used["hami-gpu-0"]["capacity"]}
     assert (amounts["memory"]["consumed"], amounts["cores"]["consumed"]) == ("4000Mi", "60")
-    assert (amounts["cores"]["available"], after["claims"]) == ("40", [{"namespace": "e2e", "name": "c"}])
-    assert before["claims"] == []
-    assert "e2e " in hami(cluster, "usage", "--by", "namespace").stdout
+    assert (amounts["cores"]["available"], used["hami-gpu-0"]["claims"]) == ("40", [{"namespace": "e2e", "name": "c"}])
+    assert [(each["namespace"], each["claims"]) for each in found["namespaces"]] == [("e2e", 1)]
 
     room = hami(cluster, "usage", "--fits", "cores=50", "-o", "wide")
     assert room.returncode == 0
     fitting, _, others = room.stdout.partition("MISSING")
     assert "hami-gpu-0" not in fitting
     assert "cores: 50 wanted, 40 of 100 available" in others
-    assert hami(cluster, "usage", "--fits", "memory=4Ti").returncode == 1
 
     cluster.apply(
         claim("more", request(cores=50, selector=minor(0))),
@@ -105,3 +99,30 @@ def test_why_a_pod_is_not_prepared(daemon: Daemon, cluster: Cluster) -> None:
         "'sometimes'",
     )
     told(cluster, "plain", "container main asks for nvidia.com/gpumem, and no webhook has made a claim of it")
+
+
+def test_rights(daemon: Daemon, cluster: Cluster, tmp_path: Path) -> None:
+    """With the ClusterRole of docs/kubectl.md all can be asked, and without it the right that is missing is named."""
+    page = (REPOSITORY / "docs" / "kubectl.md").read_text()
+    role = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    person = cluster.kubeconfig_for(cluster.node_token("e2e", "default"), tmp_path / "kubeconfig")
+    refused = hami(cluster, "usage", kubeconfig=person)
+    assert refused.returncode == 1
+    assert "allow verb list on resource" in refused.stderr
+    subject = {"kind": "ServiceAccount", "name": "default", "namespace": "e2e"}
+    chosen = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role["metadata"]["name"]}
+    about = {"apiVersion": role["apiVersion"], "kind": "ClusterRoleBinding", "metadata": role["metadata"]}
+    cluster.apply(role, about | {"roleRef": chosen, "subjects": [subject]}, pod("asks", container()))
+    try:
+
+        def allowed() -> bool:
+            done = hami(cluster, "usage", kubeconfig=person)
+            assert (done.returncode, done.stderr) == (0, "")
+            return NODE in done.stdout
+
+        wait_for("the rights to be known", allowed, timeout=30)
+        done = hami(cluster, "why", "asks", "-n", "e2e", kubeconfig=person)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "it asks for no GPUs by claims" in done.stdout
+    finally:
+        cluster.delete("clusterrolebinding,clusterrole", role["metadata"]["name"])

@@ -53,8 +53,10 @@ def webhook() -> str:
     """All that a webhook can show."""
     metrics = Metrics()
     metrics.review(HOSTILE, HOSTILE, 1.0)
-    metrics.template("created")
+    metrics.answer(HOSTILE, HOSTILE, warned=True)
     metrics.watch_sizes(lambda: 1)
+    metrics.watch_templates(lambda: 1)
+    metrics.watch_readiness(lambda: ())
     metrics.watch_certificate(lambda: datetime.now(UTC) + timedelta(days=1))
     metrics.watch_connections(Room(Bounds(connections=1, received=1)))
     return metrics.text().decode()

@@ -18,11 +18,11 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 
 def anchors(page: str) -> set[str]:
     """The anchors of headings, as they are made of their words."""
-    text = (REPOSITORY / page).read_text()
-    titles = re.findall(
-        r"^#{1,6} +(.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    text = re.sub(r"^```.*?^```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    found = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+    again = {f"{name}-{before}" for number, name in enumerate(found) if (before := found[:number].count(name))}
+    return {*found} | again
 
 
 def test_the_rules_are_valid_and_do_what_their_tests_say(promtool: Promtool, tmp_path: Path) -> None:
@@ -50,6 +50,17 @@ def test_each_alert_says_what_to_do(rule: dict[str, dict[str, str]]) -> None:
     page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     assert anchor in anchors(page)
     assert f"`{rule['alert']}`" in (REPOSITORY / "docs" / "observability.md").read_text()
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    """Each link of docs/observability.md is to a file that is there, and to a heading of it."""
+    docs = REPOSITORY / "docs"
+    links = re.findall(r"\]\(([^):]+)\)", (docs / "observability.md").read_text())
+    assert links
+    for link in links:
+        to, _, anchor = link.partition("#")
+        assert (docs / to).exists(), link
+        assert not anchor or anchor in anchors(f"docs/{to or 'observability.md'}"), link
 
 
 def test_rules_read_metrics_that_there_are() -> None:

@@ -76,7 +76,7 @@ async def test_usage(api: ApiServer, tmp_path: Path) -> None:
         "taints that rules give to GPUs are not shown: list devicetaintrules.resource.k8s.io failed: no (403)"
         in fitting.stderr
     )
-    assert "1 GPUs have no room: memory on 1" in fitting.stderr
+    assert "GPUs without room: 1; memory on 1" in fitting.stderr
     api.fail(403, resource="resourceclaims", message="no")
     refused = await call(path, "usage")
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -61,8 +61,8 @@ def test_several_gpus_are_of_one_node() -> None:
     assert {(pool.node, gpu.name) for pool, gpu, _ in answer.there} == {("n2", "hami-gpu-0"), ("n2", "hami-gpu-1")}
     assert [often for _, _, often in answer.there] == [4, 4]
     assert list(fits_view.notes(answer)) == [
-        "1 more nodes have room on some GPUs, on 1 at the most, and 2 are wanted",
-        "1 GPUs have no room: memory on 1",
+        "nodes with room on too few GPUs: 1; 1 GPUs at the most, and 2 are wanted",
+        "GPUs without room: 1; memory on 1",
     ]
     assert fits_view.as_json(answer)["lacking"][0]["missing"][0]["what"] == "memory"
     assert "it fits nowhere now" in list(fits_view.notes(fits_view.answer(seen([]).inventory, fits.parse("cores=1"))))

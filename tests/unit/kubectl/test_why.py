@@ -166,6 +166,8 @@ def test_other_drivers_and_selectors_that_are_not_judged() -> None:
     assert f"note: a selector was not judged, and taken for satisfied: {strange}" in text
     assert "note: nodes may not be listed with these rights" in text
     assert "hami-gpu-0  nothing: it has room" in text
+    only = told(around(pod("c"), claim("c", nic), classes={DRIVER: CLASS, "nic": other}), seen(TWO))
+    assert "has room" not in only
 
 
 def test_what_others_say() -> None:
