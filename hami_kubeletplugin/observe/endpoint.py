@@ -5,6 +5,8 @@ Imported only where `--metrics-address` is given: prometheus_client and aiohttp'
 
 import asyncio
 import contextlib
+import gzip
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +33,9 @@ _BOUNDS: Final = Bounds(connections=64, received=256 * 1024)
 """Each connection is for one request. Whoever in the cluster can reach the port can neither exhaust the daemon nor keep
 Prometheus away: see `port.room`."""
 
+_NEVER: Final = re.compile(r"q=0(\.0*)?")
+"""A weight by which something isn't taken."""
+
 Probe = Callable[[], Awaitable[tuple[bool, str]]]
 """Whether it is well, and if not what isn't, in some words."""
 
@@ -50,6 +55,18 @@ class Door:
 
 async def _nothing() -> None:
     """There is nothing to look at before."""
+
+
+def _both(registry: CollectorRegistry) -> tuple[bytes, bytes]:
+    """The page, and the same compressed, as Prometheus takes it: a twentieth, for a millisecond with a hundred containers."""
+    text = exposition.text(registry)
+    return text, gzip.compress(text, compresslevel=1)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether `Accept-Encoding` has gzip. Contract: RFC 9110, 12.5.3."""
+    codings = (each.replace(" ", "").lower().partition(";") for each in accepted.split(","))
+    return any(coding == "gzip" and not _NEVER.fullmatch(weight) for coding, _, weight in codings)
 
 
 @contextlib.asynccontextmanager
@@ -77,10 +94,10 @@ async def served(
     for collector in collectors:
         registry.register(collector)
 
-    async def make() -> bytes:
+    async def make() -> tuple[bytes, bytes]:
         await look()
         # Some milliseconds with many containers, in which probes and others get their turn.
-        return await asyncio.to_thread(exposition.text, registry)
+        return await asyncio.to_thread(_both, registry)
 
     page = Page(make)
     paths = (METRICS, *probes)
@@ -103,7 +120,12 @@ async def served(
                 headers={"WWW-Authenticate": "Bearer"},
             )
         else:
-            response = web.Response(body=await page.text(), headers={"Content-Type": exposition.CONTENT_TYPE})
+            plain, zipped = await page.get()
+            zips = _takes_gzip(request.headers.get("Accept-Encoding", ""))
+            coding = {"Content-Encoding": "gzip"} if zips else {}
+            response = web.Response(
+                body=zipped if zips else plain, headers={"Content-Type": exposition.CONTENT_TYPE, **coding}
+            )
         response.force_close()
         await connection.of(request).send(request, response)
         return response

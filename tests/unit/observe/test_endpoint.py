@@ -132,3 +132,32 @@ async def test_a_token_is_for_metrics_alone() -> None:
         session.get(f"http://127.0.0.1:{port}/metrics") as response,
     ):
         assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("accepted", "coding"),
+    [
+        ("gzip", "gzip"),
+        ("deflate, GZIP;q=0.5", "gzip"),
+        ("gzip; q=0.01", "gzip"),
+        ("gzip;q=0", None),
+        ("gzip;q=0.000, br", None),
+        ("identity", None),
+        ("x-gzip", None),
+        ("", None),
+    ],
+)
+async def test_who_takes_it_gets_it_compressed(accepted: str, coding: str | None) -> None:
+    """Prometheus does; the text is the same."""
+
+    class One:
+        def collect(self) -> list[GaugeMetricFamily]:
+            return [GaugeMetricFamily("one", "One.", value=1)]
+
+    async with (
+        served("127.0.0.1:0", [One()]) as port,
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": accepted}) as response,
+    ):
+        assert response.headers.get("Content-Encoding") == coding
+        assert (await response.text()).endswith("one 1.0\n")

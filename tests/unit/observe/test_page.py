@@ -32,21 +32,21 @@ async def test_many_who_ask_at_once_cost_one_page() -> None:
     """All get the same one; who asks within a second does, too, and then a new one is made."""
     maker = Maker()
     maker.go.clear()
-    asked = [asyncio.create_task(maker.page.text()) for _ in range(50)]
+    asked = [asyncio.create_task(maker.page.get()) for _ in range(50)]
     await settled()
     maker.go.set()
     assert await asyncio.gather(*asked) == [b"1"] * 50
     maker.now += FRESH / 2
-    assert await maker.page.text() == b"1"
+    assert await maker.page.get() == b"1"
     maker.now += FRESH
-    assert await maker.page.text() == b"2"
+    assert await maker.page.get() == b"2"
 
 
 async def test_who_asks_and_goes_takes_nothing_from_others() -> None:
     """The page is made to its end all the same."""
     maker = Maker()
     maker.go.clear()
-    gone, stays = (asyncio.create_task(maker.page.text()) for _ in range(2))
+    gone, stays = (asyncio.create_task(maker.page.get()) for _ in range(2))
     await settled()
     gone.cancel()
     await settled()
@@ -59,16 +59,16 @@ async def test_a_page_that_fails_is_made_again() -> None:
     maker = Maker()
     maker.error = KeyError("oops")
     with pytest.raises(KeyError, match="oops"):
-        await maker.page.text()
+        await maker.page.get()
     maker.error = None
-    assert await maker.page.text() == b"2"
+    assert await maker.page.get() == b"2"
 
 
 async def test_nothing_is_made_after_the_end() -> None:
     """What is under way ends."""
     maker = Maker()
     maker.go.clear()
-    asked = asyncio.create_task(maker.page.text())
+    asked = asyncio.create_task(maker.page.get())
     await settled()
     await maker.page.close()
     with pytest.raises(asyncio.CancelledError):
