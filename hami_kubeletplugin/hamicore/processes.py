@@ -29,6 +29,7 @@ _POD: Final = re.compile(
 _CONTAINER: Final = re.compile(rb"/(?:[a-z-]+[-:])?([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 """A container's id behind that, as containerd, CRI-O and Docker have it there."""
 _NAMESPACE_PIDS: Final = re.compile(rb"^NSpid:.*?(\d+)$", re.MULTILINE)
+_PIECE: Final = 64 * 1024
 _STATUS: Final = 1024 * 1024
 """Bytes of a process's status, in which the up to 65536 groups of a process come before what is read."""
 _SMALL: Final = 4096
@@ -277,8 +278,18 @@ def _link(path: Path) -> str | None:
 
 
 def _read(path: str | Path, limit: int) -> bytes | None:
+    """Its first bytes. Without Python's buffers, which cost three times as much as the kernel's answer."""
     try:
-        with open(path, "rb") as file:
-            return file.read(limit)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    pieces, left = [], limit
+    try:
+        while left > 0 and (piece := os.read(handle, min(left, _PIECE))):
+            pieces.append(piece)
+            left -= len(piece)
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return b"".join(pieces)

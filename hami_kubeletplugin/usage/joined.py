@@ -20,6 +20,10 @@ _LAST: Final = (1 << 32, 0, 0, 0)
 """In the order of PCI buses, where the place of a GPU isn't known."""
 
 
+Files = Mapping[tuple[str, int], UseKey]
+"""Whose files the containers of a use have, by its claim's UID and index; not there: they have none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What a look found on this node.
@@ -27,6 +31,7 @@ class Found:
     Attributes:
         at: UNIX time.
         claims: Those that are prepared.
+        files: Whose files their containers have.
         regions: By use; None where the container has a region that the library has not made yet. A use whose region can't be
             read is not there.
         unreadable: Why, by use.
@@ -39,6 +44,7 @@ class Found:
 
     at: float
     claims: Sequence[Prepared]
+    files: Files
     regions: Mapping[UseKey, Content | None]
     unreadable: Mapping[UseKey, str]
     processes: Mapping[UseKey, frozenset[int]]
@@ -53,10 +59,6 @@ class _Seat(NamedTuple):
 
     pod: PodRef
     name: str
-
-
-Files = Mapping[tuple[str, int], UseKey]
-"""Whose files the containers of a use have, by its claim's UID and index; not there: they have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +79,17 @@ def in_order(use: Use, gpus: Mapping[str, Gpu]) -> list[str]:
     return sorted(use.gpus, key=lambda uuid: (gpus[uuid].bus_order if uuid in gpus else _LAST, uuid))
 
 
-def joined(
-    found: Found, files: Files, gpus: Mapping[str, Gpu], sample: Sample | None, pods: Mapping[str, OfPod]
-) -> Joined:
+def joined(found: Found, gpus: Mapping[str, Gpu], sample: Sample | None, pods: Mapping[str, OfPod]) -> Joined:
     """Join it.
 
     Args:
         found: What was found.
-        files: Whose files containers have.
         gpus: The node's GPUs by UUID.
         sample: NVML's answers, if there are any.
         pods: What is known of pods, by UID.
     """
     uses = [
-        _Used(claim, index, use, files.get((claim.uid, index)), _seats(claim, use, pods))
+        _Used(claim, index, use, found.files.get((claim.uid, index)), _seats(claim, use, pods))
         for claim in found.claims
         for index, use in enumerate(claim.uses)
     ]

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
@@ -18,8 +19,26 @@ from hami_kubeletplugin.hamicore.reading import Content, read_region
 from hami_kubeletplugin.hamicore.region import Layout
 from hami_kubeletplugin.hamicore.storage import stored
 from hami_kubeletplugin.hamicore.versions import layout_of
-from hami_kubeletplugin.usage.joined import Found
+from hami_kubeletplugin.usage.joined import Files, Found
 from hami_kubeletplugin.usage.sample import Sample
+
+
+class _File(NamedTuple):
+    """Where the region of a use is: as a file of ours, or in a directory in which the library makes it."""
+
+    key: UseKey
+    use: Use
+    path: Path
+    is_ours: bool
+
+
+class _Known(NamedTuple):
+    """A record as it was read, and what follows from it."""
+
+    record: Path
+    fingerprint: files.Fingerprint | None
+    claim: Prepared
+    files: tuple[_File, ...]
 
 
 class OnNode:
@@ -36,7 +55,8 @@ class OnNode:
         self, records: Records, hami_dir: Path, installed: Callable[[], Installed | None], proc: Path = PROC
     ) -> None:
         self._records, self._hami_dir, self._installed, self._proc = records, hami_dir, installed, proc
-        self._claims: dict[str, tuple[files.Fingerprint | None, Prepared]] = {}
+        self._claims: dict[str, _Known] = {}
+        self._files_of: Files = {}
         self._own_pids: dict[Process, int] = {}
 
     def look(self, sample: Sample | None) -> Found:
@@ -49,29 +69,27 @@ class OnNode:
             StorageError: Records can't be read.
             OSError: /proc can't be read.
         """
-        claims = self._prepared()
-        uses = {
-            UseKey(claim.uid, name): (claim, use, kind)
-            for claim in claims
-            for kind in ("region", "directory")
-            for name, use in stored(claim, kind).items()
-        }
+        known = self._prepared()
+        if [*known.values()] != [*self._claims.values()]:  # mostly the very same ones, which costs nothing to see
+            self._claims, self._files_of = known, files_of(each.claim for each in known.values())
+        uses = {file.key: (each.claim, file) for each in known.values() for file in each.files}
         seen = look(self._hami_dir, self._proc)
         here = {key: processes for key, processes in seen.processes.items() if key in uses}
-        unseen = frozenset(key for key, (claim, _, _) in uses.items() if _is_unseen(seen, claim))
+        unseen = frozenset(key for key, (claim, _) in uses.items() if _is_unseen(seen, claim))
         own_pids = self._known_pids(here.values())
         regions: dict[UseKey, Content | None] = {}
         unreadable: dict[UseKey, str] = {}
-        for key, (claim, use, kind) in uses.items():
+        for key, (claim, file) in uses.items():
             pids = None if key in unseen else {own_pids[process] for process in here.get(key, ())}
             try:
-                regions[key] = self._region(key, claim, use, kind, pids)
+                regions[key] = _region(file, self._layout(claim), pids)
             except StorageError as error:
                 unreadable[key] = str(error)
         processes = {key: frozenset(process.pid for process in all_) for key, all_ in here.items()}
         return Found(
             at=time.time(),
-            claims=claims,
+            claims=[each.claim for each in known.values()],
+            files=self._files_of,
             regions=regions,
             unreadable=unreadable,
             processes=processes,
@@ -81,22 +99,31 @@ class OnNode:
             owners=self._owners(sample, frozenset[int]().union(*processes.values())),
         )
 
-    def _prepared(self) -> list[Prepared]:
-        """All that can be used; a record is read when it is new, or another one."""
-        known: dict[str, tuple[files.Fingerprint | None, Prepared]] = {}
+    def _prepared(self) -> dict[str, _Known]:
+        """All that can be used, by UID; a record is read when it is new, or another one."""
+        found = {}
         for uid in self._records.uids():
-            print_, before = files.fingerprint(self._records.path(uid)), self._claims.get(uid)
-            if before is not None and before[0] == print_:
-                known[uid] = before
+            before = self._claims.get(uid)
+            path = before.record if before else self._records.path(uid)
+            print_ = files.fingerprint(path)
+            if before is not None and before.fingerprint == print_:
+                found[uid] = before
                 continue
             try:
                 claim = self._records.load(uid)
             except StorageError:  # recovery says so
                 continue
             if claim is not None:
-                known[uid] = print_, claim
-        self._claims = known
-        return [claim for _, claim in known.values()]
+                found[uid] = _Known(path, print_, claim, self._files(claim))
+        return found
+
+    def _files(self, claim: Prepared) -> tuple[_File, ...]:
+        folder = ClaimDir(self._hami_dir, claim.uid)
+        ours = [_File(UseKey(claim.uid, n), use, folder.region(n), True) for n, use in stored(claim, "region").items()]
+        theirs = [
+            _File(UseKey(claim.uid, n), use, folder.cache(n), False) for n, use in stored(claim, "directory").items()
+        ]
+        return (*ours, *theirs)
 
     def _known_pids(self, containers: Iterable[Iterable[Process]]) -> Mapping[Process, int]:
         """What processes call themselves, which they do as long as they live."""
@@ -106,22 +133,6 @@ class OnNode:
             for process in processes
         }
         return self._own_pids
-
-    def _region(self, key: UseKey, claim: Prepared, use: Use, kind: str, pids: set[int] | None) -> Content | None:
-        folder, layout = ClaimDir(self._hami_dir, key.claim_uid), self._layout(claim)
-        if kind == "region":
-            return read_region(folder.region(key.use), layout=layout, gpus=len(use.gpus), pids=pids)
-        try:
-            # Any uid of the container may write in there, so nothing in it is followed.
-            handle = os.open(folder.cache(key.use), OPEN)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"{folder.cache(key.use)}: can't be read: {error.strerror}") from error
-        try:
-            return read_region(Path(CACHE_FILE), layout=layout, gpus=len(use.gpus), pids=pids, folder=handle)
-        finally:
-            os.close(handle)
 
     def _layout(self, claim: Prepared) -> Layout | None:
         """Of the library that the claim's containers have."""
@@ -135,11 +146,28 @@ class OnNode:
         return {pid: owner(pid, self._proc) for pid in pids - known}
 
 
+def _region(file: _File, layout: Layout | None, pids: set[int] | None) -> Content | None:
+    gpus = len(file.use.gpus)
+    if file.is_ours:
+        return read_region(file.path, layout=layout, gpus=gpus, pids=pids)
+    try:
+        # Any uid of the container may write in there, so nothing in it is followed.
+        handle = os.open(file.path, OPEN)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{file.path}: can't be read: {error.strerror}") from error
+    try:
+        return read_region(Path(CACHE_FILE), layout=layout, gpus=gpus, pids=pids, folder=handle)
+    finally:
+        os.close(handle)
+
+
 def _is_unseen(seen: Look, claim: Prepared) -> bool:
     return not seen.others or not seen.crowded.isdisjoint(pod.uid for pod in claim.pods)
 
 
-def files_of(claims: Iterable[Prepared]) -> Mapping[tuple[str, int], UseKey]:
+def files_of(claims: Iterable[Prepared]) -> Files:
     """Whose files the containers of each use have, by its claim's UID and index; not there: they have none. Pure.
 
     A container that uses several claims has the files of one of them.

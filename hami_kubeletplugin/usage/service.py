@@ -17,7 +17,7 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.usage.joined import Found, held, joined
 from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode
-from hami_kubeletplugin.usage.node import OnNode, files_of
+from hami_kubeletplugin.usage.node import OnNode
 from hami_kubeletplugin.usage.pods import PodApi, Pods
 from hami_kubeletplugin.usage.sample import Sample, Sampler
 
@@ -107,7 +107,7 @@ class UsageOfNode:
         return self._may_hang.each(lambda _: self._node.look(sample), [self._folder])[self._folder]
 
     def _joined(self, found: Found, gpus: Mapping[str, Gpu], sample: Sample | None) -> tuple[OfContainer, ...]:
-        made = joined(found, files_of(found.claims), gpus, sample, self._pods.known)
+        made = joined(found, gpus, sample, self._pods.known)
         self._pods.want([pod for claim in found.claims for pod in claim.pods], made.vague)
         return tuple(made.containers)
 

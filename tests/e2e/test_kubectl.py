@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests import CHECKOUT
@@ -44,7 +43,6 @@ def told(cluster: Cluster, name: str, *words: str) -> str:
     return wait_for(f"kubectl hami why {name}", probe, timeout=60)
 
 
-@pytest.mark.since("1.36")
 def test_usage_fits_and_why(daemon: Daemon, cluster: Cluster) -> None:
     """A running pod's share is consumed, what is left fits and more doesn't; a pod for more waits, and it is said for what."""
     cluster.apply(

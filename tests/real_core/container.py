@@ -13,6 +13,7 @@ from hami_kubeletplugin.api.gpuconfig import Policy
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import CUDA_REDIRECT, MIB
 from hami_kubeletplugin.hamicore.contract import variables
+from hami_kubeletplugin.hamicore.reading import read_region, total
 from hami_kubeletplugin.hamicore.region import LAYOUTS
 from hami_kubeletplugin.hamicore.region import region as region_of
 
@@ -180,6 +181,13 @@ class Container:
             for gpu in range(_GPUS)
         )
 
+    @property
+    def told(self) -> tuple[int, ...]:
+        """The same as the daemon reads it."""
+        content = read_region(self.region, layout=None, gpus=_GPUS, pids=None)
+        assert content is not None
+        return tuple(total(content.processes, gpu, 1 << 50).total // MIB for gpu in range(_GPUS))
+
     def expect(self, what: str, found: object, wanted: object) -> None:
         """Note it if it is another."""
         if found != wanted:
@@ -191,6 +199,7 @@ class Container:
             if most > limit:
                 self.wrong.append(f"{when}: {most} MiB of GPU {gpu}, whose limit is {limit}")
         self.expect(f"{when}: booked", self.booked, self.used)
+        self.expect(f"{when}: told by the daemon", self.told, self.used)
 
     def _read(self) -> tuple[int, ...]:
         data = self._state.read_bytes() if self._state.exists() else b""

@@ -134,8 +134,9 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def prepare(self, name: str) -> None:
-        """The kubelet starts a pod."""
-        self.settle(self.call(name), must=not self.api_away)
+        """The kubelet starts a pod. While nobody knows what a claim holds, none that is new gets in until recovery's turn."""
+        must = not self.api_away and not any(self.holds_what_nobody_knows(other) for other in NAMES)
+        self.settle(self.call(name), must=must)
 
     @rule(name=names)
     def unprepare(self, name: str) -> None:
@@ -248,6 +249,14 @@ class NodeMachine(RuleBasedStateMachine):
         asyncio.run(self.node.recover())
         self.prepared -= unknown  # until the kubelet asks again
         self.settled = True
+
+    def holds_what_nobody_knows(self, name: str) -> bool:
+        """Whether a claim has a spec, and no record that can be used."""
+        uid = self.uid(name)
+        try:
+            return self.node.specs.exists(uid) and self.node.records.load(uid) is None
+        except RecordDamaged:
+            return True
 
     def is_known(self, name: str) -> bool:
         """Whether a good record or a spec tells of a claim."""

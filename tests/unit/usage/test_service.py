@@ -10,6 +10,8 @@ from structlog.testing import capture_logs
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
+from hami_kubeletplugin.hamicore.processes import own_pid
+from hami_kubeletplugin.usage import node
 from hami_kubeletplugin.usage.model import Memory
 from hami_kubeletplugin.usage.sample import OfProcess
 from tests.unit.claims.objects import UUID, claim, config, container, pod, result, uid_of
@@ -247,3 +249,30 @@ async def test_what_can_not_be_looked_at_is_said_once(world: World) -> None:
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
         "what containers use of GPUs can't be told now"
     ]
+
+
+async def test_what_does_not_change_is_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records, and what processes call themselves; another record is read again, and one that is gone is forgotten."""
+    read: list[str] = []
+    load = world.records.load
+
+    def loads(uid: str) -> object:
+        read.append("record")
+        return load(uid)
+
+    def asks(pid: int, proc: Path) -> int:
+        read.append("process")
+        return own_pid(pid, proc)
+
+    monkeypatch.setattr(world.records, "load", loads)
+    monkeypatch.setattr(node, "own_pid", asks)
+    world.prepare(C, P)
+    world.runs(100, C)
+    for _ in range(3):
+        await world.only()
+    assert read == ["record", "process"]
+    made = world.prepare(claim("c", [result(0, "2000Mi")], pods=["p"]), P)
+    assert (await world.only()).gpus[0].limit == Limit(2000, 30)
+    assert read == ["record", "process", "record"]
+    world.records.remove(made.uid)
+    assert await world.containers() == ()
