@@ -44,7 +44,7 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
     from hami_kubeletplugin.observe.endpoint import ALIVE, READY, served  # noqa: PLC0415
 
     def facts() -> Facts:
-        installed = parts.host.installed
+        installed = parts.node.host.installed
         renewal = installed.renewal if installed else None
         layout = renewal.layout.name if renewal else ""
         return Facts(
@@ -67,7 +67,7 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
         return await parts.server.serving(READINESS), ", ".join(parts.readiness.lacking) or "the kubelet's socket"
 
     def timeouts() -> Mapping[str, int]:
-        return parts.sessions.timeouts if parts.sessions else {}
+        return parts.node.sessions.timeouts if parts.node.sessions else {}
 
     def devices() -> Mapping[str, str]:
         return parts.publisher.devices
@@ -79,7 +79,7 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
         Hami(lambda: seen.view, legacy=settings.legacy_metrics),
         ClaimUsage(lambda: seen.view),
         Records(lambda: parts.recovery.recorded),
-        Driver(lambda: parts.health.xids, devices, timeouts),
+        Driver(lambda: parts.node.health.xids, devices, timeouts),
         *([parts.counts] if isinstance(parts.counts, Done) else []),
     ]
     async with (

@@ -6,35 +6,23 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
-from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.settings import Settings
 from hami_kubeletplugin.claims.enforcement import Enforcements, NoEnforcement
 from hami_kubeletplugin.claims.ledger import Ledger
-from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
 from hami_kubeletplugin.claims.node_files import NodeFiles
-from hami_kubeletplugin.claims.other_names import check_names
-from hami_kubeletplugin.claims.prepared import Prepared
-from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.claims.recovery import Recovery
 from hami_kubeletplugin.claims.service import Claims
-from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.claims.status_writer import StatusWriter
 from hami_kubeletplugin.claims.suspects import Suspects
+from hami_kubeletplugin.daemon.node import ThisNode
 from hami_kubeletplugin.daemon.seen import Seen
 from hami_kubeletplugin.gpu.conditions import Conditions
-from hami_kubeletplugin.gpu.known import KnownGpus
 from hami_kubeletplugin.gpu.model import Inventory
-from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source_for
-from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
-from hami_kubeletplugin.hamicore.host import HostFiles
-from hami_kubeletplugin.hamicore.shipped import Shipped
-from hami_kubeletplugin.hanging import MayHang
 from hami_kubeletplugin.health.events import ConditionEvents
 from hami_kubeletplugin.health.heard import Heard
 from hami_kubeletplugin.health.kept import Keeper
 from hami_kubeletplugin.health.needs import node_readiness
-from hami_kubeletplugin.health.service import GpuHealth
 from hami_kubeletplugin.inforce.differing import LimitsDiffer
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.monitor import InForce
@@ -50,7 +38,6 @@ from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.publish.beside import Beside
 from hami_kubeletplugin.publish.order import UsageWatch
 from hami_kubeletplugin.publish.publisher import Publisher
-from hami_kubeletplugin.usage.service import UsageOfNode
 
 log = get_logger()
 
@@ -86,47 +73,12 @@ class Parts:
     ) -> None:
         self._settings, self._api, self._claim_api, self._boot_id = settings, api, claim_api, boot_id
         self.counts, self.conditions = counts, Conditions()
-        self._find()
+        self.node = ThisNode(
+            settings, boot_id, conditions=self.conditions, counts=counts, pods=api, changed=self._hardware_changed
+        )
         self._publish()
         self._prepare()
         self._serve(lock)
-
-    def _find(self) -> None:
-        """What is on this node: GPUs, claims' files, HAMi-core."""
-        settings = self._settings
-        self._records = Records(settings.plugin_dir / "claims")
-        self._reading = MayHang("the directory of claims' records", StorageError)
-        self._specs = SpecFiles(settings.cdi_dir, settings.driver_name)
-        self._metadata = MetadataFiles(settings.plugin_dir / FOLDER, wanted=settings.device_metadata == "mounted")
-        shipped = Shipped(
-            settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
-        )
-        self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files, self.counts)
-        self._edits = driver_edits_for(settings)
-        self.sessions = sessions = sessions_for(settings)
-        self._hardware = HardwareWatch(
-            source_for(settings, self._devices_in_use, sessions=sessions),
-            interval=settings.rescan_interval,
-            on_change=self._hardware_changed,
-            in_use=self._gpus_in_use,
-            known=KnownGpus(settings.plugin_dir / "gpus.json", self._boot_id),
-        )
-        self.usage = UsageOfNode(
-            records=self._records,
-            hami_dir=settings.hami_dir,
-            gpus=self._hardware.by_uuid,
-            sessions=sessions,
-            pods=self._api,
-            installed=lambda: self.host.installed,
-            idle=settings.health_poll,
-        )
-        self.health = GpuHealth(
-            settings,
-            self.conditions,
-            sessions,
-            in_use=self._gpus_in_use,
-            hardware_changed=self._hardware.wake,
-        )
 
     def _publish(self) -> None:
         """What the cluster hears of it."""
@@ -151,24 +103,26 @@ class Parts:
             publish=self.publisher.offer,
         )
         self._suspects = Suspects()
-        self._ledger = Ledger(records=self._records, specs=self._specs, sharing=settings, waited_for=self._suspects.add)
+        self._ledger = Ledger(
+            records=self.node.records, specs=self.node.specs, sharing=settings, waited_for=self._suspects.add
+        )
         self._order = (
             UsageWatch(self._ledger.in_use, self.publisher.order_by) if settings.gpu_order == "spread" else None
         )
         self._heard = Heard(
             conditions=self.conditions,
             events=ConditionEvents(
-                api, driver=driver, node=node, claims=self._in_records, devices=lambda: self.publisher.devices
+                api, driver=driver, node=node, claims=self.node.in_records, devices=lambda: self.publisher.devices
             ),
-            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self.health),
+            keeper=Keeper(settings.plugin_dir, own_name(), self._boot_id, self.conditions, self.node.health),
             devices=lambda: self.publisher.devices,
             tell=self.publisher.conditions_changed,
         )
         self.limits_differ = LimitsDiffer(
-            self.usage.found, self._hardware.by_uuid, PodEvents(api, driver=driver, node=node)
+            self.node.usage.found, self.node.hardware.by_uuid, PodEvents(api, driver=driver, node=node)
         )
         self.in_force = InForce(
-            records=self._records,
+            records=self.node.records,
             events=PodEvents(api, driver=driver, node=node),
             hami_dir=settings.hami_dir,
             host_root=host_root(settings.driver_root, settings.host_driver_root),
@@ -179,21 +133,21 @@ class Parts:
         settings = self._settings
         driver, node = settings.driver_name, settings.node_name
         self._enforcements: Enforcements = {
-            "hami-core": HamiCore(self.host, settings.hami_dir),
+            "hami-core": HamiCore(self.node.host, settings.hami_dir),
             "none": NoEnforcement(),
         }
         written = settings.device_status == "written"
         self._statuses = StatusWriter(ClaimStatusApi(self._api, driver)) if written else None
         self.claims = Claims(
             api=self._claim_api,
-            inventory=self._hardware.inventory,
-            edits=self._edits,
+            inventory=self.node.hardware.inventory,
+            edits=self.node.edits,
             files=NodeFiles(
-                records=self._records,
-                specs=self._specs,
+                records=self.node.records,
+                specs=self.node.specs,
                 ledger=self._ledger,
                 enforcements=self._enforcements,
-                metadata=self._metadata,
+                metadata=self.node.metadata,
             ),
             driver=driver,
             node=node,
@@ -207,13 +161,13 @@ class Parts:
         self.recovery = Recovery(
             claims=self.claims,
             api=self._api,
-            records=self._records,
-            specs=self._specs,
+            records=self.node.records,
+            specs=self.node.specs,
             driver=driver,
             node=node,
             grace=settings.stale_grace,
             clock=time.monotonic,
-            stamp=self._edits.stamp,
+            stamp=self.node.edits.stamp,
             counts=self.counts,
         )
 
@@ -223,9 +177,9 @@ class Parts:
         self.server = KubeletServer(settings, self.claims, self.publisher.health, lock, counts=self.counts)
         self.readiness = node_readiness(
             settings,
-            self.host,
-            self._edits,
-            gpus=lambda: self._hardware.uuids,
+            self.node.host,
+            self.node.edits,
+            gpus=lambda: self.node.hardware.uuids,
             registration=self.server.registration,
             conditions=self.conditions,
             told=self.server.standard.tell,
@@ -236,8 +190,8 @@ class Parts:
                 self._boot_id,
                 self._api,
                 self._claim_api,
-                self._hardware.inventory,
-                self._edits,
+                self.node.hardware.inventory,
+                self.node.edits,
                 self._enforcements,
                 self.counts,
             ),
@@ -247,11 +201,11 @@ class Parts:
 
     async def open(self) -> None:
         """Clear up after a former run, and look at all that has to be known before anything is published."""
-        await asyncio.to_thread(self._clear)
+        await asyncio.to_thread(self.node.clear)
         with contextlib.suppress(TimeoutError):  # what is mounted beside our directory may hang; it is looked at again
             async with asyncio.timeout(OTHERS_WAIT):
                 await self._others.look()
-        self.publisher.know(await asyncio.to_thread(self._kept_in_use))
+        self.publisher.know(await asyncio.to_thread(self.node.kept_in_use))
         await self.readiness.look()
         if self._order:
             await self._order.look()
@@ -260,10 +214,10 @@ class Parts:
         """What runs side by side until cancelled, by name."""
         settings = self._settings
         return {
-            "edits": _until_stop(self._edits.close),
+            "edits": _until_stop(self.node.edits.close),
             "API server": _until_stop(self.give_up, after=API_GRACE),
-            "hardware": self._hardware.run(),
-            "health": self.health.run(),
+            "hardware": self.node.hardware.run(),
+            "health": self.node.health.run(),
             "beside": self._beside.run(),
             "publisher": self.publisher.run(),
             "conditions": self._heard.run(),
@@ -284,8 +238,8 @@ class Parts:
         return Seen(
             self._settings.node_name,
             self._settings,
-            usage=self.usage,
-            gpus=self._hardware.by_uuid,
+            usage=self.node.usage,
+            gpus=self.node.hardware.by_uuid,
             published=lambda: self.publisher.offered,
             held=self._ledger.in_use,
         )
@@ -297,40 +251,9 @@ class Parts:
 
     def _hardware_changed(self, inventory: Inventory | None) -> None:
         self._beside.offer(inventory)
-        self.health.known(inventory)
+        self.node.health.known(inventory)
         self.recovery.wake()
         self.readiness.wake()
-
-    def _in_records(self) -> tuple[Prepared, ...]:
-        """What is prepared. GPUs are watched, and told of, also while the disk hangs: then that is a StorageError."""
-        folder = str(self._settings.plugin_dir / "claims")
-        return self._reading.each(lambda _: tuple(self._records.usable()), [folder])[folder]
-
-    def _devices_in_use(self) -> Mapping[str, str]:
-        """Which GPU (UUID) each device was when a claim was prepared for it."""
-        return {share.device: share.uuid for claim in self._in_records() for share in claim.shares}
-
-    def _gpus_in_use(self) -> frozenset[str]:
-        return frozenset(self._devices_in_use().values())
-
-    def _kept_in_use(self) -> Mapping[str, str]:
-        try:
-            return self._devices_in_use()
-        except StorageError:  # recovery says so
-            return {}
-
-    def _clear(self) -> None:
-        check_names(self._records, self._settings.driver_name)
-
-        def forget() -> None:
-            self._metadata.open({*self._records.uids(), *self._specs.uids()})
-
-        for clear in (self._records.open, self._specs.open, forget):
-            try:
-                clear()
-            except StorageError as error:
-                # Not fatal: claims that are prepared can still be unprepared. What prepares need is looked at by itself.
-                log.error("what a former run left can't be cleared away", error=str(error))
 
 
 async def _until_stop(close: Callable[[], None], *, after: float = 0.0) -> None:
