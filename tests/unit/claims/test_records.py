@@ -316,7 +316,7 @@ def test_half_written_files_are_never_read_by_runtimes_or_by_us(node: Node) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "rename", rename)
         asyncio.run(node.prepare(obj))
-    assert len(names) == (4 if node.regions else 3)
+    assert len(names) == (3 if node.regions else 2)
     assert not [name for name in names if name.endswith((".json", ".yaml"))]
 
 
