@@ -167,7 +167,7 @@ def _device(gpu: Gpu) -> dict[str, Any]:
     return {
         "name": gpu.name,
         "uuid": gpu.uuid,
-        "productName": gpu.text(names.PRODUCT_NAME),
+        names.PRODUCT_NAME: gpu.text(names.PRODUCT_NAME),
         "capacity": [_capacity(name, *_sums([gpu], name)) for name in sorted(gpu.capacity)],
         "taints": [taint._asdict() for taint in gpu.taints],
         "claims": _claims(gpu.claims),
