@@ -63,7 +63,7 @@ async def test_what_it_does_is_counted(process: Process, api: ApiServer) -> None
     """Each answer once, by its reason; steps, what is in work, records, writes of slices, and what it mended by itself."""
     page = Page()
     async with FakeKubelet(process.registry) as kubelet:
-        await process.start("--metrics-address", page.address, "--prepare-timeout", "1", "--stale-interval", "3600")
+        await process.start("--metrics-address", page.address, "--prepare-timeout", "3", "--stale-interval", "3600")
         await until(lambda: api.all("resourceslices"))
         plugin = await kubelet.plugin(DRIVER)
         before = await page.read()
