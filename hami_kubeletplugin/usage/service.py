@@ -1,6 +1,7 @@
 """Who looks at the use of GPUs; implements `model.Usage`."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ log = get_logger()
 
 FRESH: Final = 1.0
 """Seconds for which a look is good for others."""
+STALE: Final = 60.0
+"""Seconds for which what containers used is better than nothing, where a look fails: their series would go, and come back."""
 _SAMPLE: Final = 5.0
 """Seconds for which NVML's answers are good while GPUs are in use; with none in use it is asked as seldom as health asks it."""
 _PATIENCE: Final = 3.0
@@ -63,6 +66,7 @@ class UsageOfNode:
         self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=_PATIENCE)
         self._looking: asyncio.Task[OfNode] | None = None
         self._last: tuple[float, OfNode] | None = None
+        self._told: tuple[float, tuple[OfContainer, ...]] = (-math.inf, ())
         self._in_use = True
         self._said = Once[str]()
 
@@ -89,16 +93,18 @@ class UsageOfNode:
     async def _look(self) -> OfNode:
         sample = await self._sampler.sample() if self._sampler else None
         gpus = self._gpus()
-        containers: tuple[OfContainer, ...] = ()
         try:
             found = await asyncio.to_thread(self._found, sample)
-            containers = self._joined(found, gpus, sample)
+            self._told = time.monotonic(), self._joined(found, gpus, sample)
             self._in_use = bool(found.claims)
             self._said.ended("failure")
         except Exception as error:
             if self._said.is_new("failure", str(error)):
                 unexpected = None if isinstance(error, HamiError | OSError) else error
                 log.warning("what containers use of GPUs can't be told now", error=str(error), exc_info=unexpected)
+        at, containers = self._told
+        if time.monotonic() - at > STALE:
+            containers = ()
         made = OfNode(time.time(), self._of_gpus(gpus, sample, containers), containers)
         self._last = time.monotonic(), made
         return made

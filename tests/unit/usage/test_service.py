@@ -11,7 +11,7 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.hamicore.processes import own_pid
-from hami_kubeletplugin.usage import node
+from hami_kubeletplugin.usage import node, service
 from hami_kubeletplugin.usage.model import Memory
 from hami_kubeletplugin.usage.sample import OfProcess
 from tests.unit.claims.objects import UUID, claim, config, container, pod, result, uid_of
@@ -240,7 +240,7 @@ async def test_simulated_gpus_have_in_use_what_their_containers_use(world: World
 
 
 async def test_what_can_not_be_looked_at_is_said_once(world: World) -> None:
-    """In the log; who asks gets the GPUs and no containers."""
+    """In the log; who asks gets the GPUs and no containers, where none were known."""
     world.prepare(C, P)
     world.proc.root.rename(world.proc.root.with_name("away"))
     with capture_logs() as logs:
@@ -249,6 +249,20 @@ async def test_what_can_not_be_looked_at_is_said_once(world: World) -> None:
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
         "what containers use of GPUs can't be told now"
     ]
+
+
+async def test_a_look_that_fails_takes_no_container_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was in use a moment ago is shown as it was then, and no longer than a minute: a series that goes and comes is
+    a container that ended, for whoever counts them."""
+    world.prepare(C, P)
+    before = await world.containers()
+    away = world.proc.root.rename(world.proc.root.with_name("away"))
+    assert await world.containers() == before != ()
+    with monkeypatch.context() as later:
+        later.setattr(service, "STALE", -1.0)
+        assert await world.containers() == ()
+    away.rename(world.proc.root)
+    assert await world.containers() == before
 
 
 async def test_what_does_not_change_is_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
