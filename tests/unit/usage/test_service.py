@@ -253,7 +253,8 @@ async def test_what_can_not_be_looked_at_is_said_once(world: World) -> None:
 
 async def test_a_look_that_fails_takes_no_container_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was in use a moment ago is shown as it was then, and no longer than a minute: a series that goes and comes is
-    a container that ended, for whoever counts them."""
+    a container that ended, for whoever counts them.
+    """
     world.prepare(C, P)
     before = await world.containers()
     away = world.proc.root.rename(world.proc.root.with_name("away"))
