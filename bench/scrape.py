@@ -27,8 +27,8 @@ from hami_kubeletplugin.kube.resource_api import KubeClient
 CROWDS: Final = {80: 20.0, 100: 100.0}
 """Containers on 8 GPUs, and milliseconds of a scrape."""
 SCRAPES: Final = 20
-_PAUSE: Final = 1.1
-"""Seconds between them: who asks sooner gets the page before."""
+_PAUSE: Final = 2.0
+"""Seconds between them: who asks sooner gets the page before, or ten times as soon as a look takes what that found."""
 _INTERVAL: Final = 15.0
 """Seconds between two of Prometheus'."""
 _REST: Final = 10.0

@@ -11,6 +11,7 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.program import table
 from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode, OnGpu
+from hami_kubeletplugin.usage.shares import shares
 
 CLEAR: Final = "\x1b[H\x1b[J"
 """Of a terminal (ECMA-48): go to the upper left, and erase from there."""
@@ -71,9 +72,8 @@ def _gpu(gpu: OfGpu, found: OfNode) -> Sequence[str]:
 
 
 def allocated_of(uuid: str, containers: Iterable[OfContainer]) -> Limit:
-    """What prepared claims have of a GPU. A claim that several containers share counts once."""
-    held = {(of.claim.uid, of.use): gpu.limit for of in containers for gpu in of.gpus if gpu.uuid == uuid}
-    return sum(held.values(), Limit(0))
+    """What prepared claims have of a GPU. A share that several containers have, or one through several claims, counts once."""
+    return sum((on.limit for _, on in shares(containers) if on.uuid == uuid), Limit(0))
 
 
 def _sorted(containers: Iterable[OfContainer]) -> list[OfContainer]:

@@ -61,7 +61,7 @@ def documents(claim: Prepared, attributes: Mapping[str, Mapping[str, Attribute]]
 
 
 def _of_share(share: PreparedShare) -> Mapping[str, Attribute]:
-    """What the claim has of the GPU. Nothing with admin access, and no `coresPercent` where compute isn't limited."""
+    """What the claim has of the GPU. No limits with admin access, and no `coresPercent` where compute isn't limited."""
     own: dict[str, Attribute] = {}
     if share.share_id:
         own[names.SHARE_ID] = {"string": share.share_id}

@@ -139,8 +139,8 @@ class NodeFiles:
             elif former is not None and former != prepared:
                 for kind in {use.enforced_by for use in former.uses}:
                     self._enforcements[kind].revive(former)
-                self._metadata.save(former, gpus)
                 self._records.save(former)
+                self._metadata.save(former, gpus)  # what lacks of it is mended, from the record
         except HamiError as error:
             # The record stays, so unprepare or the next prepare finds it.
             log.warning("could not undo a failed prepare", claim_uid=prepared.uid, error=str(error))

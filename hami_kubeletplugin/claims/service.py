@@ -25,7 +25,7 @@ from hami_kubeletplugin.claims.reader import ClaimApi, ClaimReader, PodGuess
 from hami_kubeletplugin.gpu.edits import DriverEdits, DriverEditsSource
 from hami_kubeletplugin.gpu.model import Gpu, Inventory
 from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts, Operation, Step
-from hami_kubeletplugin.observe.log import bind_contextvars, get_logger
+from hami_kubeletplugin.observe.log import bind_contextvars, bound_contextvars, get_logger
 
 log = get_logger()
 T = TypeVar("T")
@@ -190,7 +190,9 @@ class Claims:
             if other.uid not in asked:
                 with self._locks.hold(other.uid, deadline=deadline):
                     if self._files.knows(other.uid):
-                        self._plan_and_put(other, reader, deadline)
+                        # What it learns of its pods is said in its own lines, not in those of the claim that was asked for.
+                        with bound_contextvars(claim=other.full_name, claim_uid=other.uid, pods=[], containers=[]):
+                            self._plan_and_put(other, reader, deadline)
         bind_contextvars(devices=[share.device for share in prepared.shares])
         return prepared.devices(cdi_kind(self._driver))
 

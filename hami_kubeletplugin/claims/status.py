@@ -32,6 +32,11 @@ def are_there(found: Json, wanted: Sequence[Json]) -> bool:
     return all(_timeless(entry) in there for entry in wanted)
 
 
+def has_devices_of(found: Json, pool: str) -> bool:
+    """Whether anything is said of devices of a pool. What is said of another node's is its own daemon's, under our name."""
+    return any(entry.get("pool") == pool for entry in found.get("status", {}).get("devices") or [])
+
+
 def _entry(claim: Prepared, share: PreparedShare, device: PreparedDevice, since: str) -> Json:
     limits = {"memoryMiB": share.limit.memory_mib, "cores": share.limit.cores}
     return {

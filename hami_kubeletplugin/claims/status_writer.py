@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import ApiError, ApiInvalid, ApiNotFound
 from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare
-from hami_kubeletplugin.claims.status import Json, are_there, entries
+from hami_kubeletplugin.claims.status import Json, are_there, entries, has_devices_of
 from hami_kubeletplugin.kube.backoff import Backoff
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
@@ -62,11 +62,12 @@ class StatusWriter:
 
     Args:
         api: The API server.
+        pool: The pool of this node's devices.
         settle: See `SETTLE`.
     """
 
-    def __init__(self, api: StatusApi, *, settle: float = SETTLE) -> None:
-        self._api, self._settle = api, settle
+    def __init__(self, api: StatusApi, *, pool: str, settle: float = SETTLE) -> None:
+        self._api, self._pool, self._settle = api, pool, settle
         self._loop, self._some = asyncio.get_running_loop(), asyncio.Event()
         self._todo: dict[str, _Work] = {}
         self._said: dict[str, tuple[PreparedShare, ...]] = {}
@@ -83,14 +84,17 @@ class StatusWriter:
 
     def unprepared(self, ref: ClaimRef) -> None:
         """A claim is prepared no more. For any thread; never waits."""
-        self._loop.call_soon_threadsafe(self._add, _Work(ref, None, time.monotonic() + self._settle, look=False))
+        self._loop.call_soon_threadsafe(self._add, _Work(ref, None, time.monotonic() + self._settle, look=True))
 
     async def run(self) -> None:
         """Say what there is to say, until cancelled."""
         while True:
             now = time.monotonic()
             for work in [work for work in self._todo.values() if work.due <= now]:
-                await self._try(work)
+                if (
+                    self._todo.get(work.ref.uid) is work
+                ):  # else there is something newer to say by now, or nothing any more
+                    await self._try(work)
             self._some.clear()
             next_due = min((work.due for work in self._todo.values()), default=None)
             try:
@@ -147,7 +151,7 @@ class StatusWriter:
             found = await self._api.get_claim(ref.namespace, ref.name)
             if found.get("metadata", {}).get("uid") != ref.uid:
                 raise ApiNotFound(f"{ref} has another UID now")
-            if wanted and are_there(found, wanted):
+            if are_there(found, wanted) if wanted else not has_devices_of(found, self._pool):
                 return
         await self._api.apply_devices(ref.namespace, ref.name, ref.uid, wanted)
 

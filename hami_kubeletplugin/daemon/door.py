@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.observe.bearer import TokenFile
 from hami_kubeletplugin.observe.endpoint import Door
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
 
 
 @contextlib.asynccontextmanager
@@ -24,7 +27,7 @@ async def door(settings: MetricsSettings) -> AsyncIterator[Door]:
 
             files = CertificateFiles(settings.tls_cert_file, settings.tls_key_file)
             context = await files.start()
-            await stack.enter_async_context(_meanwhile(files.run()))
+            await stack.enter_async_context(_meanwhile(files.run))
 
             def tls() -> Any:
                 return context
@@ -32,16 +35,25 @@ async def door(settings: MetricsSettings) -> AsyncIterator[Door]:
         if settings.metrics_token_file is not None:
             token = TokenFile(settings.metrics_token_file)
             await token.start()
-            await stack.enter_async_context(_meanwhile(token.run()))
+            await stack.enter_async_context(_meanwhile(token.run))
             allows = token.allows
         yield Door(tls, allows)
 
 
 @contextlib.asynccontextmanager
-async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
+async def _meanwhile(run: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    task = asyncio.create_task(_for_ever(run))
     try:
         yield
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def _for_ever(run: Callable[[], Awaitable[None]]) -> None:
+    """What fails is begun again, else a renewed certificate would never be seen. It begins with a pause by itself."""
+    while True:
+        try:
+            await run()
+        except Exception as error:
+            log.error("certificate or token can't be looked at for changes; it is tried again", exc_info=error)

@@ -137,7 +137,7 @@ class Parts:
             "none": NoEnforcement(),
         }
         written = settings.device_status == "written"
-        self._statuses = StatusWriter(ClaimStatusApi(self._api, driver)) if written else None
+        self._statuses = StatusWriter(ClaimStatusApi(self._api, driver), pool=node) if written else None
         self.claims = Claims(
             api=self._claim_api,
             inventory=self.node.hardware.inventory,

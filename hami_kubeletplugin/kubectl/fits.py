@@ -66,8 +66,20 @@ def parse(text: str) -> Want:
 
 
 def consumption(want: Want, capacity: Mapping[str, Capacity]) -> Amounts:
-    """What it would take of a GPU: with all that it doesn't name."""
-    return {} if want.admin else {name: has.consumed_by(want.amounts.get(name)) for name, has in capacity.items()}
+    """What it would take of a GPU: with all that it doesn't name. With admin access as much has to be free."""
+    return {name: has.consumed_by(want.amounts.get(name)) for name, has in capacity.items()}
+
+
+def suits(gpu: Gpu, want: Want) -> bool:
+    """Whether it would be enough if nobody had anything of it; so it is one of those that "all" means."""
+    return (
+        want.amounts.keys() <= gpu.capacity.keys()
+        and all(
+            gpu.capacity[name].allows(value) and value <= gpu.capacity[name].total
+            for name, value in consumption(want, gpu.capacity).items()
+        )
+        and not any(selectors.judge(each, gpu.pool.driver, gpu.device) is False for each in want.selectors)
+    )
 
 
 def lacks(gpu: Gpu, want: Want, taken: Amounts = NOTHING) -> list[Lack]:
@@ -84,12 +96,11 @@ def lacks(gpu: Gpu, want: Want, taken: Amounts = NOTHING) -> list[Lack]:
         if selectors.judge(expression, gpu.pool.driver, gpu.device) is False:
             return [Lack("selector", f"is not what is selected: {printable(expression, 160)}")]
     found = [Lack("taint", f"taint {taint} is not tolerated") for taint in in_the_way(gpu.taints, want.tolerations)]
-    if want.admin:
-        return found
     absent = [printable(name, 64) for name in want.amounts if name not in gpu.capacity]
     found += [Lack(name, f"has no {name}") for name in absent]
     if not gpu.shareable:
-        return found + ([Lack(names.SHARES, f"{_whose(gpu)} it whole")] if gpu.claims or taken else [])
+        in_use = (gpu.claims or taken) and not want.admin
+        return found + ([Lack(names.SHARES, f"{_whose(gpu)} it whole")] if in_use else [])
     for name, wanted in consumption(want, gpu.capacity).items():
         text = _lack(gpu, name, wanted, taken.get(name, 0))
         found += [Lack(printable(name, 64), text)] if text else []

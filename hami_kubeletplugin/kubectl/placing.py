@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.kubectl.capacity import Amount, Amounts
-from hami_kubeletplugin.kubectl.fits import consumption, lacks
+from hami_kubeletplugin.kubectl.fits import consumption, lacks, suits
 from hami_kubeletplugin.kubectl.inventory import Gpu
 from hami_kubeletplugin.kubectl.wanted import Claim, Constraint, Want
 
@@ -91,8 +91,8 @@ def _place(claim: Claim, gpus: Sequence[Gpu], same: list[tuple[Constraint, Any]]
                 and not any(_alike(gpu, other, each) for each in distinct for by, other in others if each.holds_for(by))
                 and not lacks(gpu, want, taken.of(gpu))
             ]
-            chosen = _different(fitting, distinct)[: want.count] if want.count else fitting
-            if len(chosen) >= (want.count or 1):
+            chosen = _different(fitting, distinct)[: want.count]
+            if len(chosen) >= needed(gpus, want):
                 for gpu in chosen:
                     taken.add(gpu, want)
                 placed.append(Placed(claim.name, want, tuple(chosen)))
@@ -100,6 +100,11 @@ def _place(claim: Claim, gpus: Sequence[Gpu], same: list[tuple[Constraint, Any]]
         else:
             return None
     return placed
+
+
+def needed(gpus: Sequence[Gpu], want: Want) -> int:
+    """How many of these GPUs it has to get."""
+    return want.count or max(1, sum(1 for gpu in gpus if suits(gpu, want)))
 
 
 def _different(gpus: Sequence[Gpu], distinct: Sequence[Constraint]) -> list[Gpu]:

@@ -7,7 +7,7 @@ Contract: k8s.io/dynamic-resource-allocation cel (the variable `device`), webhoo
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -45,7 +45,11 @@ _Term = tuple[re.Match[str] | None, _Judge]
 _KNOWN: Final = 256
 """Expressions that are read once."""
 _AND: Final = "&&"
-_WORD: Final = re.compile(rf'{_STRING}|&&|[()\[\]{{}}]|[^"&()\[\]{{}}]+|.', re.DOTALL)
+_WORD: Final = re.compile(rf"""{_STRING}|&&|\|\||//|[()\[\]{{}}?']|[^"&|/()\[\]{{}}?']+|.""", re.DOTALL)
+_WEAKER: Final = frozenset({"||", "?"})
+"""Where these join terms, what `&&` joins is only a part of one."""
+_UNREAD: Final = frozenset({"//", "'"})
+"""A comment, or a text of another form: what is within looks like terms and is none."""
 
 
 def judge(expression: str, driver: str, device: Mapping[str, Any]) -> bool | None:
@@ -61,17 +65,18 @@ def judge(expression: str, driver: str, device: Mapping[str, Any]) -> bool | Non
     return False if False in found else None if None in found else True
 
 
-def _terms(expression: str) -> Iterator[str]:
-    """What `&&` joins, outside of strings and brackets."""
-    depth, term = 0, ""
+def _terms(expression: str) -> Sequence[str]:
+    """What `&&` joins, outside of strings and brackets; all of it as one, where that can't be told."""
+    depth, terms = 0, [""]
     for word in _WORD.findall(expression):
+        if word in _UNREAD or (depth == 0 and word in _WEAKER):
+            return (expression,)
         if word == _AND and depth == 0:
-            yield term
-            term = ""
+            terms.append("")
             continue
         depth += (word in "([{") - (word in ")]}") if len(word) == 1 else 0
-        term += word
-    yield term
+        terms[-1] += word
+    return terms
 
 
 def _read_term(term: str) -> _Term:
@@ -118,7 +123,8 @@ def _judge_among(found: re.Match[str], driver: str, device: Mapping[str, Any]) -
 
 def _judge_not(found: re.Match[str], driver: str, device: Mapping[str, Any]) -> bool | None:
     form, judged = _read_term(found["inner"].strip())
-    inner = judged(form, driver, device) if form else None
+    # Not one within another: a thousand of them are no selector that anybody needs.
+    inner = judged(form, driver, device) if form and judged is not _judge_not else None
     return None if inner is None else not inner
 
 

@@ -26,7 +26,7 @@ class Want:
         count: How many GPUs; None: all that match.
         selectors: CEL, the class's first.
         tolerations: Of taints.
-        admin: Whether it takes nothing and is given everywhere.
+        admin: Whether claims keep what it takes; to be given, as much has to be free as for any other.
     """
 
     request: str

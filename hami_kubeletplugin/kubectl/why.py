@@ -10,7 +10,7 @@ from hami_kubeletplugin.kubectl.asked import Asked, asked
 from hami_kubeletplugin.kubectl.cluster import Around, Seen
 from hami_kubeletplugin.kubectl.fits import Lack, lacks, unjudged
 from hami_kubeletplugin.kubectl.inventory import Gpu
-from hami_kubeletplugin.kubectl.placing import Placed, place
+from hami_kubeletplugin.kubectl.placing import Placed, needed, place
 from hami_kubeletplugin.kubectl.printable import printable
 from hami_kubeletplugin.kubectl.wanted import Claim, Request
 
@@ -204,23 +204,23 @@ def _lacking(
     """Of requests that have too few GPUs; says so in `reasons`, if it is more than one GPU that is wanted."""
     for claim in claims:
         for request in claim.requests:
-            found = [(gpu, _least(gpu, request)) for gpu in gpus]
-            fitting = sum(1 for _, missing in found if not missing)
-            counts = [want.count for want in request.alternatives]
-            needed = min((count for count in counts if count is not None), default=1)
-            if (None in counts and fitting) or fitting >= needed:
+            ways = [(needed(gpus, want), [lacks(gpu, want) for gpu in gpus]) for want in request.alternatives]
+            if any(missing.count([]) >= number for number, missing in ways):
                 continue
-            if needed > 1:
+            found = [_least(of_each) for of_each in zip(*(missing for _, missing in ways), strict=True)]
+            number = min((number for number, _ in ways), default=1)
+            if number > 1:
+                every = "all " if all(want.count is None for want in request.alternatives) else ""
                 reasons.append(
-                    f"request {printable(request.name, 63)} wants {needed} GPUs, {fitting} of {len(gpus)} have room"
+                    f"request {printable(request.name, 63)} wants {every}{number} GPUs, "
+                    f"{found.count([])} of {len(gpus)} have room"
                 )
-            for gpu, missing in found:
-                if missing:
-                    yield claim.name, request.name, gpu, tuple(missing)
+            for gpu, lacking in zip(gpus, found, strict=True):
+                if lacking:
+                    yield claim.name, request.name, gpu, tuple(lacking)
 
 
-def _least(gpu: Gpu, request: Request) -> list[Lack]:
+def _least(of_each: Sequence[list[Lack]]) -> list[Lack]:
     """What is missing for the alternative that comes nearest."""
-    of_each = [lacks(gpu, want) for want in request.alternatives]
     meant = [missing for missing in of_each if all(lack.what != "selector" for lack in missing)]
-    return min(meant or of_each, key=len, default=[])
+    return min(meant or of_each, key=len)

@@ -12,6 +12,7 @@ from hami_kubeletplugin.claims.usage import UNUSED, Usage
 from hami_kubeletplugin.gpu.capacity import Capacity, capacity
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode, OnGpu
+from hami_kubeletplugin.usage.shares import Part, parts, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +34,6 @@ class GivenGpu:
     used: OfGpu | None
 
 
-Part = tuple[OfContainer, OnGpu]
-"""What one container has of one GPU through one claim."""
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """All that is shown.
@@ -55,31 +52,17 @@ class View:
 
     def by_container(self) -> Iterable[Part]:
         """Once for each container and GPU: one with several claims has all of them in one region."""
-        return _each_once(self._parts(), lambda of, on: (of.namespace, of.pod, of.container, on.uuid))
+        return _each_once(parts(self.containers), lambda of, on: (of.namespace, of.pod, of.container, on.uuid))
 
     def by_claim(self) -> Iterable[Part]:
         """Once for each claim, container and GPU."""
-        return _each_once(self._parts(), lambda of, on: (of.namespace, of.claim.name, of.pod, of.container, on.uuid))
+        return _each_once(
+            parts(self.containers), lambda of, on: (of.namespace, of.claim.name, of.pod, of.container, on.uuid)
+        )
 
     def shares(self) -> Iterator[Part]:
-        """What containers were given, each share once, so that sums are what the scheduler gave out.
-
-        What several containers have together is said of one: of the last of the first pod, so not of an init container if
-        another one has it too.
-        """
-        of_container: dict[tuple[str, str, int, str, str], list[Part]] = {}
-        for of, on in self._parts():
-            place = (of.pod, of.pod_uid, -(of.container_index or 0), of.container, on.uuid)
-            of_container.setdefault(place, []).append((of, on))
-        counted: set[tuple[str, int, str]] = set()
-        for _, parts in sorted(of_container.items(), key=lambda item: item[0]):
-            keys = {(of.claim.uid, of.use, on.uuid) for of, on in parts}
-            if counted.isdisjoint(keys):
-                yield parts[0]
-            counted |= keys
-
-    def _parts(self) -> Iterator[Part]:
-        return ((of, on) for of in self.containers for on in of.gpus)
+        """What containers were given, each share once."""
+        return shares(self.containers)
 
 
 def view(
@@ -118,10 +101,10 @@ def view(
     return View(node, usage.at, given, usage.containers)
 
 
-def _each_once(parts: Iterable[Part], labels: Callable[[OfContainer, OnGpu], tuple[str, ...]]) -> Iterable[Part]:
+def _each_once(found: Iterable[Part], labels: Callable[[OfContainer, OnGpu], tuple[str, ...]]) -> Iterable[Part]:
     """Of those with equal labels, as of two pods of one name of which one has yet to be cleared away, the one in use."""
     shown: dict[tuple[str, ...], Part] = {}
-    for part in parts:
+    for part in found:
         key = labels(*part)
         shown[key] = max(shown.get(key, part), part, key=_busy)
     return shown.values()

@@ -2,9 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.errors import StorageError
@@ -21,6 +21,15 @@ from hami_kubeletplugin.hamicore.storage import stored
 from hami_kubeletplugin.hamicore.versions import layout_of
 from hami_kubeletplugin.usage.joined import Files, Found
 from hami_kubeletplugin.usage.sample import Sample
+
+_PIDS: Final = 0.1
+"""Seconds of CPU time for what new processes of one container call themselves, at each look. The kernel tells it behind the up to
+65536 groups of a process, which takes 40 ms; else less than a tenth of one."""
+_ALL_PIDS: Final = 1.0
+"""Those of all containers; who has few new ones comes first."""
+
+_Born = tuple[int, int]
+"""What a process keeps for life, whatever it calls itself: when it started, and its PID."""
 
 
 class _File(NamedTuple):
@@ -57,7 +66,7 @@ class OnNode:
         self._records, self._hami_dir, self._installed, self._proc = records, hami_dir, installed, proc
         self._claims: dict[str, _Known] = {}
         self._files_of: Files = {}
-        self._own_pids: dict[Process, int] = {}
+        self._own_pids: dict[_Born, int] = {}
 
     def look(self, sample: Sample | None) -> Found:
         """All that is found now.
@@ -75,12 +84,11 @@ class OnNode:
         uses = {file.key: (each.claim, file) for each in known.values() for file in each.files}
         seen = look(self._hami_dir, self._proc)
         here = {key: processes for key, processes in seen.processes.items() if key in uses}
-        unseen = frozenset(key for key, (claim, _) in uses.items() if _is_unseen(seen, claim))
-        own_pids = self._known_pids(here.values())
+        unseen = frozenset(key for key, (claim, _) in uses.items() if _is_unseen(seen, claim)) | self._learn(here)
         regions: dict[UseKey, Content | None] = {}
         unreadable: dict[UseKey, str] = {}
         for key, (claim, file) in uses.items():
-            pids = None if key in unseen else {own_pids[process] for process in here.get(key, ())}
+            pids = None if key in unseen else {self._own_pids[_born(process)] for process in here.get(key, ())}
             try:
                 regions[key] = _region(file, self._layout(claim), pids)
             except StorageError as error:
@@ -125,14 +133,25 @@ class OnNode:
         ]
         return (*ours, *theirs)
 
-    def _known_pids(self, containers: Iterable[Iterable[Process]]) -> Mapping[Process, int]:
-        """What processes call themselves, which they do as long as they live."""
-        self._own_pids = {
-            process: self._own_pids.get(process) or own_pid(process.pid, self._proc)
-            for processes in containers
-            for process in processes
-        }
-        return self._own_pids
+    def _learn(self, containers: Mapping[UseKey, Collection[Process]]) -> frozenset[UseKey]:
+        """Learn what processes call themselves, which they do as long as they live; gives those of which that takes too long."""
+        before, self._own_pids = self._own_pids, {}
+        new: dict[UseKey, list[Process]] = {key: [] for key in containers}
+        for key, process in ((key, each) for key, processes in containers.items() for each in processes):
+            if (own := before.get(_born(process))) is None:
+                new[key].append(process)
+            else:
+                self._own_pids[_born(process)] = own
+        left, unknown = _ALL_PIDS, set()
+        for key, processes in sorted(new.items(), key=lambda item: len(item[1])):
+            start = time.thread_time()
+            for process in processes:
+                if time.thread_time() >= start + min(_PIDS, left):
+                    unknown.add(key)
+                    break
+                self._own_pids[_born(process)] = own_pid(process.pid, self._proc)
+            left -= time.thread_time() - start
+        return frozenset(unknown)
 
     def _layout(self, claim: Prepared) -> Layout | None:
         """Of the library that the claim's containers have."""
@@ -161,6 +180,10 @@ def _region(file: _File, layout: Layout | None, pids: set[int] | None) -> Conten
         return read_region(Path(CACHE_FILE), layout=layout, gpus=gpus, pids=pids, folder=handle)
     finally:
         os.close(handle)
+
+
+def _born(process: Process) -> _Born:
+    return process.started, process.pid
 
 
 def _is_unseen(seen: Look, claim: Prepared) -> bool:

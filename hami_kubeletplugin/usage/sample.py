@@ -16,7 +16,11 @@ from hami_kubeletplugin.api.errors import HamiError, NvmlCallFailed
 from hami_kubeletplugin.gpu import nvml as codes
 from hami_kubeletplugin.gpu.nvml import Nvml
 from hami_kubeletplugin.gpu.sessions import Sessions
+from hami_kubeletplugin.observe.log import get_logger
+from hami_kubeletplugin.observe.once import Once
 from hami_kubeletplugin.usage.model import OfGpu
+
+log = get_logger()
 
 _PROCESSES: Final = 4096
 """Of each GPU."""
@@ -146,6 +150,7 @@ class Sampler:
         self._asking: asyncio.Task[None] | None = None
         self._last: Sample | None = None
         self._at = -math.inf
+        self._said = Once[str]()
 
     async def sample(self) -> Sample | None:
         """What NVML says; None if it doesn't. A question that takes too long goes on, for who comes next."""
@@ -163,6 +168,11 @@ class Sampler:
     async def _ask(self) -> None:
         try:
             self._last = await self._sessions.use(ask)
+            self._said.ended("failure")
         except HamiError:  # the driver is gone, or hangs: health says so
             self._last = None
+        except Exception as error:
+            self._last = None
+            if self._said.is_new("failure", str(error)):
+                log.warning("what NVML says of the use of GPUs can't be had now", error=str(error), exc_info=error)
         self._at = time.monotonic()

@@ -1,6 +1,7 @@
 """Who looks at the use of GPUs; implements `model.Usage`."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,11 +25,18 @@ from hami_kubeletplugin.usage.sample import Sample, Sampler
 log = get_logger()
 
 FRESH: Final = 1.0
-"""Seconds for which a look is good for others."""
+"""Seconds for which a look is good for others, at the least."""
+REST: Final = 10.0
+"""For so many times the time that it took: what a container does to make it cost much costs us a tenth of a core at most."""
+_LONGEST_REST: Final = 30.0
+STALE: Final = 60.0
+"""Seconds for which what containers used is better than nothing, where a look fails: their series would go, and come back."""
 _SAMPLE: Final = 5.0
 """Seconds for which NVML's answers are good while GPUs are in use; with none in use it is asked as seldom as health asks it."""
 _PATIENCE: Final = 3.0
-"""Seconds for files and /proc."""
+"""Seconds for files and /proc. What takes longer goes on, and is there for who asks next."""
+_HANGS: Final = 30.0
+"""Seconds until they are said to hang."""
 
 
 class UsageOfNode:
@@ -43,6 +51,7 @@ class UsageOfNode:
         installed: Gives what is known of HAMi-core as it is installed.
         idle: Seconds between questions to NVML while no claim is prepared.
         proc: Where procfs is.
+        clock: Seconds that only grow.
     """
 
     def __init__(
@@ -56,19 +65,23 @@ class UsageOfNode:
         installed: Callable[[], Installed | None] = lambda: None,
         idle: float = 15.0,
         proc: Path = PROC,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock, self._rest = clock, 0.0
         self._gpus, self._idle, self._pods = gpus, idle, Pods(pods)
         self._sampler = Sampler(sessions, self._age) if sessions else None
         self._node, self._folder = OnNode(records, hami_dir, installed, proc), str(hami_dir)
-        self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=_PATIENCE)
+        self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=_HANGS)
+        self._finding: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[OfNode] | None = None
         self._last: tuple[float, OfNode] | None = None
+        self._told: tuple[float, tuple[OfContainer, ...]] = (-math.inf, ())
         self._in_use = True
         self._said = Once[str]()
 
     async def look(self) -> OfNode:
         """See `Usage`."""
-        if self._last and time.monotonic() - self._last[0] < FRESH:
+        if self._last and self._clock() - self._last[0] < max(FRESH, self._rest):
             return self._last[1]
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(), name="usage")
@@ -89,19 +102,33 @@ class UsageOfNode:
     async def _look(self) -> OfNode:
         sample = await self._sampler.sample() if self._sampler else None
         gpus = self._gpus()
-        containers: tuple[OfContainer, ...] = ()
+        if self._finding is None or self._finding.done():
+            self._finding = asyncio.create_task(self._find(sample, gpus), name="usage, below")
+        done, _ = await asyncio.wait({self._finding}, timeout=_PATIENCE)
+        if not done and self._said.is_new("slow"):
+            log.warning("looking at what containers use of GPUs takes long", seconds=_PATIENCE)
+        at, containers = self._told
+        if self._clock() - at > STALE:
+            containers = ()
+        made = OfNode(time.time(), self._of_gpus(gpus, sample, containers), containers)
+        self._last = self._clock(), made
+        return made
+
+    async def _find(self, sample: Sample | None, gpus: Mapping[str, Gpu]) -> None:
+        began = self._clock()
         try:
             found = await asyncio.to_thread(self._found, sample)
-            containers = self._joined(found, gpus, sample)
+            self._told = self._clock(), self._joined(found, gpus, sample)
             self._in_use = bool(found.claims)
             self._said.ended("failure")
         except Exception as error:
             if self._said.is_new("failure", str(error)):
                 unexpected = None if isinstance(error, HamiError | OSError) else error
                 log.warning("what containers use of GPUs can't be told now", error=str(error), exc_info=unexpected)
-        made = OfNode(time.time(), self._of_gpus(gpus, sample, containers), containers)
-        self._last = time.monotonic(), made
-        return made
+        took = self._clock() - began
+        self._rest = min(took * REST, _LONGEST_REST)
+        if took < _PATIENCE:
+            self._said.ended("slow")
 
     def _found(self, sample: Sample | None) -> Found:
         return self._may_hang.each(lambda _: self._node.look(sample), [self._folder])[self._folder]

@@ -56,6 +56,15 @@ def test_what_is_allocated_and_used_stands_side_by_side() -> None:
     assert lines == [["ml/serve", "main", *same], ["ml/train", "main", *same], ["ml/train", "side", *same]]
 
 
+def test_two_claims_of_a_container_on_one_gpu_are_allocated_once() -> None:
+    """Each says what the container has of both, so their sum would be twice that."""
+    both = dataclasses.replace(ON, limit=Limit(5000, 40))
+    claims = (ClaimRef("ml", "c", "uid-1"), ClaimRef("ml", "d", "uid-2"))
+    of = [container(claim=claim, gpus=(both,)) for claim in claims]
+    gpu = rows(OfNode(1000.0, (GPU,), (*of, container(claim=ClaimRef("ml", "e", "uid-3"), pod="q", pod_uid="p-2"))))[3]
+    assert (gpu[4], gpu[6]) == ("9000Mi", "70%")
+
+
 @pytest.mark.parametrize(
     ("of", "note"),
     [

@@ -5,6 +5,7 @@ import os
 import threading
 
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import ClaimError
@@ -98,3 +99,19 @@ async def test_a_neighbour_that_is_being_unprepared_does_not_come_back(
     assert devices(*await prepare)
     assert node.records.uids() == [a["metadata"]["uid"]]
     assert node.spec(b) is None
+
+
+async def test_the_log_names_the_claims_own_containers(node: Node) -> None:
+    """A prepare that plans a claim beside it anew says of its own lines whose they are, and of the other's whose those are."""
+    a, b = claim("a", [result(0)], pods=["p"]), claim("b", [result(1), result(2, request="own")], pods=["p"])
+    node.api.put(a, b, pod("p", container("both", "a", "b/gpu"), container("other", "b/own")))
+    assert devices(*await node.prepare(b))
+    node.records.path(b["metadata"]["uid"]).write_text("{}")
+    with capture_logs(processors=[merge_contextvars]) as log:
+        assert devices(*await node.prepare(a))
+    lines = {entry["event"]: (entry["claim"], entry["claim_uid"], entry["containers"]) for entry in log}
+    assert lines == {
+        "claim record can't be used and is made anew": ("default/b", b["metadata"]["uid"], ["p/both", "p/other"]),
+        "claim prepared": ("default/a", a["metadata"]["uid"], ["p/both"]),
+    }
+    assert len({entry["call"] for entry in log}) == 1

@@ -1,5 +1,6 @@
 """What containers are told of their devices: files for each request, as KEP-5304's readers know them."""
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.names import DRIVER, POD_CLAIM_NAME
 from hami_kubeletplugin.api.settings import Sharing
 from hami_kubeletplugin.claims.metadata_files import FOLDER, MetadataFiles
@@ -182,13 +184,36 @@ async def test_a_whole_gpu(node: Node) -> None:
 
 
 async def test_admin_access(node: Node) -> None:
-    """Which GPU it is, and no share of it."""
-    obj = claim("c", [result(0, None, None, share=None, slots=None, adminAccess=True)])
+    """Which GPU it is, and no limits."""
+    obj = claim("c", [result(0, "1Mi", "0", adminAccess=True)])  # the scheduler gives it a share as any other
     await prepare(node, obj, container("x", "c"))
     ((_, host),) = mounted(node, obj).items()
     (device,) = read(host)["requests"][0]["devices"]
     assert device["attributes"]["uuid"] == {"string": UUID[0]}
-    assert not device["attributes"].keys() & {*OWN}
+    assert device["attributes"].keys() & {*OWN} == {"shareID"}
+
+
+async def test_a_prepare_that_fails_leaves_the_record_as_it_was(
+    node: Node, one: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that can't be made anew either are mended later, from the record: that has to say what containers have."""
+    devices((await node.prepare(one))[0])
+    uid, before = one["metadata"]["uid"], node.snapshot()
+    anew = copy.deepcopy(one)
+    anew["status"]["allocation"]["devices"]["results"][0] = result(1, "2Gi", "20")
+    node.api.put(anew)
+
+    def broken(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.files._metadata, "save", broken)
+        assert "the disk is full" in refusal((await node.prepare(anew))[0])
+    record = node.records.load(uid)
+    assert record is not None
+    assert [share.device for share in record.shares] == ["hami-gpu-0"]
+    await node.recovery()._mend(uid)
+    assert node.snapshot() == before
 
 
 async def test_the_answer_to_the_kubelet_is_the_same(node: Node, one: Json) -> None:

@@ -64,7 +64,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def telling(node: Node, told: StatusApi, settle: float = 0.0) -> AsyncIterator[StatusWriter]:
     """The node's claims are told of, as by a daemon that has just started."""
-    writer = StatusWriter(told, settle=settle)
+    writer = StatusWriter(told, pool=NODE, settle=settle)
     node.start()
     node.claims._listener = writer
     task = asyncio.create_task(writer.run())
@@ -154,7 +154,7 @@ async def test_unprepared(node: Node, told: StatusApi, one: Json) -> None:
         del node.api.claims["default", other["metadata"]["name"]]
         assert await node.unprepare(one, other, claim("unknown", [])) == [None] * 3
         await idle(writer)
-        assert (told.said[uid(one)], told.writes) == ([], 4)
+        assert (told.said[uid(one)], told.writes, told.looks) == ([], 3, 2)
         assert not writer._said
 
 
@@ -176,6 +176,36 @@ async def test_unprepared_and_prepared_again(node: Node, told: StatusApi, one: J
         told.held.set()
         await idle(writer)
         assert (told.writes, len(told.said[uid(one)])) == (3, 1)
+
+
+async def test_a_removal_that_is_overtaken(node: Node, told: StatusApi, one: Json) -> None:
+    """A claim that is prepared again while its removal waits behind another claim's write keeps its entries."""
+    async with telling(node, told) as writer:
+        devices((await node.prepare(one))[0])
+        await idle(writer)
+        record = node.records.load(uid(one))
+        assert record is not None
+        told.held = held = asyncio.Event()
+        _offer(writer, record, "another")
+        writer.unprepared(record.ref)
+        await until(lambda: told.writes == 2)
+        writer.prepared(record, before=False)
+        await asyncio.sleep(0)
+        held.set()
+        await idle(writer)
+        assert len(told.said[uid(one)]) == 1
+
+
+async def test_given_to_another_node(node: Node, told: StatusApi, one: Json) -> None:
+    """Entries that another node's daemon has written since stay: they are of other shares, and its own."""
+    async with telling(node, told) as writer:
+        devices((await node.prepare(one))[0])
+        await idle(writer)
+        others = [{**told.said[uid(one)][0], "pool": "another-node", "shareID": "another"}]
+        told.said[uid(one)] = others
+        await node.unprepare(one)
+        await idle(writer)
+        assert (told.said[uid(one)], told.writes) == (others, 1)
 
 
 async def test_after_a_restart(node: Node, told: StatusApi, one: Json) -> None:
@@ -240,7 +270,7 @@ async def test_many_wait(node: Node, told: StatusApi, one: Json, monkeypatch: py
     devices((await node.prepare(one))[0])
     record = node.records.load(uid(one))
     assert record is not None
-    writer = StatusWriter(told)
+    writer = StatusWriter(told, pool=NODE)
     for number in range(10):
         _offer(writer, record, f"u{number}")
     await asyncio.sleep(0)

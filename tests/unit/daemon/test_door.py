@@ -6,11 +6,13 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.errors import CertificateError, SettingsError
 from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.daemon.door import door
 from hami_kubeletplugin.observe import bearer
+from hami_kubeletplugin.observe.bearer import TokenFile
 from hami_kubeletplugin.observe.endpoint import served
 from hami_kubeletplugin.webhook.certificate import files
 from tests.unit.webhook.admission.https import CertificateFiles, certificate
@@ -81,6 +83,30 @@ async def test_renewed_files_are_used_without_a_restart(
                 except aiohttp.ClientError:
                     await asyncio.sleep(0.02)
         assert await asked(port, "/metrics", renewed.cert, TOKEN) == 401
+
+
+async def test_a_look_that_fails_is_not_the_last_one(given: MetricsSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it fails at, as where the process may have no more threads: a token that is changed later is used."""
+    assert given.metrics_token_file is not None
+    monkeypatch.setattr(bearer, "INTERVAL", 0.01)
+    failed = asyncio.Event()
+    check = TokenFile.check
+
+    async def fails_once(token: TokenFile) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        await check(token)
+
+    monkeypatch.setattr(TokenFile, "check", fails_once)
+    with capture_logs() as logs:
+        async with door(given) as way, asyncio.timeout(20):
+            assert way.allows is not None
+            await failed.wait()
+            given.metrics_token_file.write_text(TOKEN[::-1])
+            while not way.allows(f"Bearer {TOKEN[::-1]}"):  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+    assert "can't start new thread" in str(logs)
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def opened(root: Path) -> Iterator[Counter[str]]:
 @pytest.fixture(autouse=True)
 def _each_look_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "FRESH", -1.0)
+    monkeypatch.setattr(service, "REST", 0.0)
 
 
 async def test_a_scrape_reads_each_region_once_and_no_record_again(tmp_path: Path) -> None:

@@ -41,6 +41,15 @@ OF = f'device.attributes["{DRIVER}"]'
         (f'{OF}.uuid == "a && b"', False),
         (f"!({OF}.minor == 1)", True),
         (f"!({OF}.minor == 1) || !({OF}.minor == 0)", None),
+        # `||` and `? :` bind weaker than `&&`: a part of such a whole says nothing.
+        (f"{OF}.minor == 0 || {OF}.minor == 1 && {OF}.minor == 1", None),
+        (f"{OF}.minor == 1 && true || {OF}.minor == 0", None),
+        (f"{OF}.minor == 1 && true ? false : true", None),
+        (f"({OF}.minor == 0 || true) && {OF}.minor == 1", False),
+        # Nor does what is in a text of another form, or in a comment.
+        ("device.driver != 'x && device.driver == \"nope\" && y'", None),
+        (f'{OF}.minor == 0 // && device.driver == "nope" && x', None),
+        ("!(" * 2000 + "true" + ")" * 2000, None),
         ("((((", None),
         ("", None),
         ('"', None),

@@ -64,6 +64,32 @@ def test_all_claims_together() -> None:
     assert "hami-gpu-0, hami-gpu-1  nothing: it has room" in fine
 
 
+def test_all_gpus_are_all() -> None:
+    """`allocationMode: All` wants every GPU that it selects and that could ever be enough: one that others use is in the way."""
+    used = claim("a", on={"n1/hami-gpu-0": share("30Gi")})
+    wanted = claim("c", exactly(memory="20Gi", allocationMode="All"))
+    text = told(around(pod("c"), wanted), seen(TWO, used))
+    assert "request gpu wants all 2 GPUs, 1 of 2 have room" in text
+    assert "n1    hami-gpu-0              memory: 20Gi wanted, 10Gi of 40Gi available" in text
+    assert "n2    hami-gpu-0, hami-gpu-1  nothing: it has room" in text
+    # What could never be it is none of all.
+    small = a100s(2)
+    small[0]["capacity"]["memory"]["value"] = "10Gi"
+    assert "hami-gpu-1  nothing: it has room" in told(around(pod("c"), wanted), seen([slice_("n1", *small)]))
+    # A taint counts as well, and GPUs of which the scheduler gives out none.
+    tainted = [slice_("n1", *a100s(1), *a100s(2, taints=[{"key": "k", "effect": "NoSchedule"}])[1:])]
+    assert "has room" not in told(around(pod("c"), wanted), seen(tainted))
+
+
+def test_admin_access_needs_room() -> None:
+    """It takes nothing, but what it asks for has to be free, and who names no memory asks for all of it."""
+    used = [claim("a", on={f"n1/hami-gpu-{number}": share("1Gi")}) for number in range(2)]
+    asks_none = claim("c", exactly(adminAccess=True))
+    assert "memory: 40Gi wanted, 39Gi of 40Gi available" in told(around(pod("c"), asks_none), seen([TWO[0]], *used))
+    little = claim("c", exactly(adminAccess=True, memory="1Mi"))
+    assert "nothing: it has room" in told(around(pod("c"), little), seen([TWO[0]], *used))
+
+
 @pytest.mark.parametrize(("attribute", "room"), [("resource.kubernetes.io/numaNode", True), (f"{DRIVER}/uuid", False)])
 def test_what_has_to_be_the_same(attribute: str, room: bool) -> None:
     """GPUs of a request with `matchAttribute` have one value of it in common; of requests with `distinctAttribute`, none."""

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from hami_kubeletplugin.gpu import sessions
 from hami_kubeletplugin.usage.model import OfGpu
 from hami_kubeletplugin.usage.sample import OfProcess, Sampler
 from tests.unit.gpu.fake_node import FakeNode, lines_of_gpu
@@ -96,3 +98,19 @@ async def test_without_a_driver_nothing_is_known(node: FakeNode) -> None:
     """And that is no failure."""
     node.write("fail nvmlInitWithFlags 9")
     assert await Sampler(node.sessions(), lambda: 0.0).sample() is None
+
+
+async def test_what_nobody_thought_of_is_no_answer_either(monkeypatch: pytest.MonkeyPatch, node: FakeNode) -> None:
+    """As where the process may have no more threads: what was known is not shown for ever, and the log has why, once."""
+    node.write(lines_of_gpu(0))
+    sampler = Sampler(node.sessions(), lambda: 0.0, patience=20.0)
+    assert await sampler.sample() is not None
+
+    def no_more(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(sessions, "in_own_thread", no_more)
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert await sampler.sample() is None
+    assert [entry["event"] for entry in logs] == ["what NVML says of the use of GPUs can't be had now"]

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,10 @@ from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.hamicore.processes import own_pid
-from hami_kubeletplugin.usage import node
+from hami_kubeletplugin.usage import node, service
+from hami_kubeletplugin.usage.joined import Found
 from hami_kubeletplugin.usage.model import Memory
-from hami_kubeletplugin.usage.sample import OfProcess
+from hami_kubeletplugin.usage.sample import OfProcess, Sample
 from tests.unit.claims.objects import UUID, claim, config, container, pod, result, uid_of
 from tests.unit.usage.world import World
 
@@ -240,7 +243,7 @@ async def test_simulated_gpus_have_in_use_what_their_containers_use(world: World
 
 
 async def test_what_can_not_be_looked_at_is_said_once(world: World) -> None:
-    """In the log; who asks gets the GPUs and no containers."""
+    """In the log; who asks gets the GPUs and no containers, where none were known."""
     world.prepare(C, P)
     world.proc.root.rename(world.proc.root.with_name("away"))
     with capture_logs() as logs:
@@ -249,6 +252,106 @@ async def test_what_can_not_be_looked_at_is_said_once(world: World) -> None:
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
         "what containers use of GPUs can't be told now"
     ]
+
+
+async def test_a_look_that_fails_takes_no_container_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown as it was, for a minute: who counts series takes one that goes for a container that ended."""
+    world.prepare(C, P)
+    before = await world.containers()
+    away = world.proc.root.rename(world.proc.root.with_name("away"))
+    assert await world.containers() == before != ()
+    with monkeypatch.context() as later:
+        later.setattr(service, "STALE", -1.0)
+        assert await world.containers() == ()
+    away.rename(world.proc.root)
+    assert await world.containers() == before
+
+
+async def test_a_look_that_takes_long_is_shown_when_it_is_done(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It isn't waited for and not begun again, however often somebody asks, and who asks later has what it found."""
+    world.prepare(C, P)
+    may_go, looks = threading.Event(), []
+    look = world.usage._node.look
+
+    def slow(sample: Sample | None) -> Found:
+        looks.append(1)
+        may_go.wait(20)
+        return look(sample)
+
+    monkeypatch.setattr(world.usage._node, "look", slow)
+    monkeypatch.setattr(service, "_PATIENCE", 0.01)
+    with capture_logs() as logs:
+        for _ in range(3):
+            assert await world.containers() == ()
+    assert (len(looks), [entry["event"] for entry in logs]) == (
+        1,
+        ["looking at what containers use of GPUs takes long"],
+    )
+    may_go.set()
+    async with asyncio.timeout(20):
+        while not await world.containers():
+            pass
+    assert world.usage.found().claims
+
+
+async def test_looks_take_a_small_part_of_the_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that costs much, as by what containers do, is good for longer, whoever asks how often."""
+    clock, looks = [0.0], list[float]()
+    look = world.usage._node.look
+
+    def costs(sample: Sample | None) -> Found:
+        looks.append(clock[0])
+        clock[0] += 0.5
+        return look(sample)
+
+    monkeypatch.setattr(world.usage._node, "look", costs)
+    world.usage._clock = lambda: clock[0]
+    while clock[0] < 60:
+        await world.usage.look()
+        clock[0] += 0.25
+    assert 0.5 * len(looks) < 60 / 8
+
+
+async def test_processes_that_cost_much_keep_nobody_from_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 65536 groups the kernel takes 40 ms to tell of each.
+
+    Until all are known, a few more at each look, all that the region says counts of their container. A new name costs nothing.
+    """
+    other = claim("d", [result(2)], pods=["q"])
+    world.prepare(C, P)
+    world.prepare(other, pod("q", container("y", "d")))
+    world.runs(100, C)
+    for pid in range(101, 112):
+        world.proc.add(pid, "mnt:[100]")
+        world.calls_itself(pid, pid)
+    world.uses(C, 0, 100, gpu0=(1, 0))
+    world.uses(C, 1, 99, gpu0=(2, 0))
+    world.runs(200, other)
+    world.uses(other, 0, 200, gpu0=(4, 0))
+    clock, asked = [0.0], list[int]()
+
+    def asks(pid: int, proc: Path) -> int:
+        asked.append(pid)
+        clock[0] += 0.04
+        return own_pid(pid, proc)
+
+    monkeypatch.setattr(node, "own_pid", asks)
+    monkeypatch.setattr(time, "thread_time", lambda: clock[0])
+
+    async def told() -> dict[str, tuple[int | None, Memory | None]]:
+        return {of.container: (of.processes, of.gpus[0].used) for of in await world.containers()}
+
+    assert await told() == {"x": (None, Memory(3, 0, 0, 3)), "y": (1, Memory(4, 0, 0, 4))}
+    looks = [len(asked)]
+    while (await told())["x"] != (1, Memory(1, 0, 0, 1)):
+        looks.append(len(asked))
+    assert looks[0] < 12 < len(asked) == 13
+    stat = world.proc.root / "100/stat"
+    stat.write_text(stat.read_text().replace("(sh)", "(other)"))
+    await told()
+    assert len(asked) == 13
 
 
 async def test_what_does_not_change_is_read_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

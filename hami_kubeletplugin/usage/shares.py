@@ -1,0 +1,31 @@
+"""What containers were given, each share once. Pure."""
+
+from collections.abc import Iterable, Iterator
+
+from hami_kubeletplugin.usage.model import OfContainer, OnGpu
+
+Part = tuple[OfContainer, OnGpu]
+"""What one container has of one GPU through one claim."""
+
+
+def parts(containers: Iterable[OfContainer]) -> Iterator[Part]:
+    """All of them."""
+    return ((of, on) for of in containers for on in of.gpus)
+
+
+def shares(containers: Iterable[OfContainer]) -> Iterator[Part]:
+    """What containers were given, each share once, so that sums are what the scheduler gave out.
+
+    What several containers have together is said of one: of the last of the first pod, so not of an init container if another
+    one has it too. What one has through several claims is said of one of them, as each says what it has through all.
+    """
+    of_container: dict[tuple[str, str, int, str, str], list[Part]] = {}
+    for of, on in parts(containers):
+        place = (of.pod, of.pod_uid, -(of.container_index or 0), of.container, on.uuid)
+        of_container.setdefault(place, []).append((of, on))
+    counted: set[tuple[str, int, str]] = set()
+    for _, its in sorted(of_container.items(), key=lambda item: item[0]):
+        keys = {(of.claim.uid, of.use, on.uuid) for of, on in its}
+        if counted.isdisjoint(keys):
+            yield its[0]
+        counted |= keys
