@@ -115,14 +115,14 @@ def claim_names(pod: Mapping[str, Any]) -> list[str]:
         for _, entry in fields.mappings(fields.at(pod, "status", "resourceClaimStatuses"))
     ]
     extended = fields.at(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
-    return [name for name in dict.fromkeys([*given, *made, extended]) if isinstance(name, str) and name]
+    return list(dict.fromkeys(name for name in (*given, *made, extended) if isinstance(name, str) and name))
 
 
 def template_names(pod: Mapping[str, Any]) -> list[str]:
     """Those that a pod names."""
     entries = fields.mappings(fields.at(pod, "spec", "resourceClaims"))
-    named = dict.fromkeys(entry.get("resourceClaimTemplateName") for _, entry in entries)
-    return [name for name in named if isinstance(name, str) and name]
+    named = (entry.get("resourceClaimTemplateName") for _, entry in entries)
+    return list(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
 @contextmanager
