@@ -16,6 +16,8 @@ from hami_kubeletplugin.kubectl.inventory import Inventory, inventory
 
 GROUP: Final = "resource.k8s.io"
 _API: Final = f"/apis/{GROUP}/v1"
+_RULES: Final = ("v1", "v1beta2")
+"""Versions that DeviceTaintRules are served in: from 1.37 on, and in 1.36 where somebody has switched them on."""
 _AT_ONCE: Final = 4
 """Lists that are under way at the same time."""
 
@@ -145,12 +147,14 @@ def _all(reader: Reader, call: Call) -> list[Object]:
 
 
 def _taint_rules(reader: Reader) -> tuple[list[Object], tuple[str, ...]]:
-    try:
-        return _all(reader, listed(f"devicetaintrules.{GROUP}", f"{_API}/devicetaintrules")), ()
-    except (ApiNotServed, ApiNotFound):  # older than 1.37
-        return [], ()
-    except ApiForbidden as error:
-        return [], (f"taints that rules give to GPUs are not shown: {error}",)
+    for version in _RULES:
+        try:
+            return _all(reader, listed(f"devicetaintrules.{GROUP}", f"/apis/{GROUP}/{version}/devicetaintrules")), ()
+        except (ApiNotServed, ApiNotFound):
+            continue
+        except ApiForbidden as error:
+            return [], (f"taints that rules give to GPUs are not shown: {error}",)
+    return [], ()  # then the scheduler knows of none either
 
 
 def _nodes(reader: Reader) -> dict[str, Object] | None:
