@@ -174,6 +174,16 @@ def test_claims_that_the_scheduler_makes() -> None:
     text = told(around(waits, classes=extended), seen(TWO))
     assert "no webhook" not in text
     assert "request m wants 3 GPUs, 2 of 2 have room" in text
+    # Init containers use the same GPUs as those that come later, and each other's.
+    limits = [{"resources": {"limits": {"nvidia.com/gpu": str(count)}}} for count in (1, 2, 2, 1)]
+    named = [{"name": name, **each} for name, each in zip("abcd", limits, strict=True)]
+    waits = pod(initContainers=named[:3], containers=named[3:])
+    text = told(around(waits, classes=extended), seen([TWO[0]]))
+    assert "claim that the scheduler makes is not allocated: b wants 1 GPU; d wants 1 GPU\n" in text
+    assert "n1    hami-gpu-0, hami-gpu-1  nothing: it has room" in text
+    named[1]["restartPolicy"] = "Always"
+    text = told(around(waits, classes=extended), seen([TWO[0]]))
+    assert "b wants 2 GPUs; c wants 1 GPU; d wants 1 GPU" in text
 
 
 def test_other_drivers_and_selectors_that_are_not_judged() -> None:
