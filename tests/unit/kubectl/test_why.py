@@ -99,6 +99,8 @@ def test_what_has_to_be_the_same(attribute: str, room: bool) -> None:
     apart = [exactly(f"gpu-{number}", memory="1Gi") for number in range(2)]
     distinct = claim("c", *apart, constraints=[{"distinctAttribute": attribute}])
     assert ("it has room" in told(around(pod("c"), distinct), seen(gpus))) == (not room)
+    lone = claim("c", *apart[:1], constraints=[{"distinctAttribute": f"{DRIVER}/nothing"}])
+    assert "it has room" not in told(around(pod("c"), lone), seen(gpus)), "a GPU without the attribute is none"
 
 
 def test_nodes() -> None:
