@@ -1,7 +1,6 @@
 """What is asked of the API server: lists for `usage`, and what is about one pod for `why`."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +8,7 @@ from urllib.parse import quote
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import ApiForbidden, ApiNotFound, ApiNotServed
+from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.call import Call, Object
 from hami_kubeletplugin.kube.people import Reader
 from hami_kubeletplugin.kubectl import taints
@@ -18,8 +18,6 @@ GROUP: Final = "resource.k8s.io"
 _API: Final = f"/apis/{GROUP}/v1"
 _RULES: Final = ("v1", "v1beta2")
 """Versions that DeviceTaintRules are served in: from 1.37 on, and in 1.36 where somebody has switched them on."""
-_AT_ONCE: Final = 4
-"""Lists that are under way at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +126,15 @@ def template_names(pod: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def _at_once() -> Iterator[ThreadPoolExecutor]:
-    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C."""
-    pool = ThreadPoolExecutor(_AT_ONCE)
+def _at_once() -> Iterator[OwnThreads]:
+    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C; nor does the end of the process, which
+    removes what the kubeconfig's keys are in for as long as it runs.
+    """
+    pool = OwnThreads()
     try:
         yield pool
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False)
 
 
 def _segment(name: str) -> str:
