@@ -127,8 +127,9 @@ def template_names(pod: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _at_once() -> Iterator[OwnThreads]:
-    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C; nor does the end of the process, which
-    removes what the kubeconfig's keys are in for as long as it runs.
+    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C.
+
+    Nor does the end of the process, or it would be cut short, and with it the removal of files with the kubeconfig's keys.
     """
     pool = OwnThreads()
     try:
