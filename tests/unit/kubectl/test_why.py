@@ -129,6 +129,16 @@ def test_nodes() -> None:
     )
 
 
+def test_an_allocation_by_labels() -> None:
+    """Of a claim that is good on nodes of a label nothing is said while nodes can't be read."""
+    there = claim("there", on={"n1/hami-gpu-0": share()})
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["n2"]}]}
+    there["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [term]}
+    about = (pod("c", "there"), claim("c", exactly(memory="1Gi")), there)
+    assert "n1    -           claim there is allocated elsewhere" in told(around(*about, nodes=NODES), seen(TWO))
+    assert "elsewhere" not in told(around(*about), seen(TWO))
+
+
 @pytest.mark.parametrize(
     ("about", "words"),
     [
