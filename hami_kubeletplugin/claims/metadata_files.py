@@ -146,12 +146,13 @@ class MetadataFiles:
 
 
 def _says(path: Path, content: bytes) -> bool:
-    """Whether a file says just that. Whatever else has its name is removed: a container runtime may have made a directory."""
-    try:
-        return files.read(path) == content
-    except files.NotAFile:
-        _remove(path)
-        return False
+    """Whether a file says just that, to anybody. What is none is removed: a container runtime may have made a directory."""
+    found = files.fingerprint(path)
+    mode = found[-1] if found else 0
+    if stat.S_ISREG(mode):
+        return stat.S_IMODE(mode) == _MODE and files.read(path) == content
+    _remove(path)
+    return False
 
 
 def _remove(path: Path) -> None:

@@ -85,13 +85,11 @@ def _containers(pod: Json) -> Iterator[Json]:
         yield from (each for _, each in fields.mappings(fields.at(pod, "spec", kind)))
 
 
-def _resources(pod: Json) -> Iterator[tuple[str, str, Any]]:
-    """Container, resource and amount."""
-    for container in _containers(pod):
-        limits = fields.mapping(fields.at(container, "resources", "limits"))
-        given = {**fields.mapping(fields.at(container, "resources", "requests")), **limits}
-        for name, text in given.items():
-            yield printable(container.get("name"), 63), str(name), text
+def _resources(container: Json) -> Iterator[tuple[str, Any]]:
+    """Resource and amount."""
+    limits = fields.mapping(fields.at(container, "resources", "limits"))
+    given = {**fields.mapping(fields.at(container, "resources", "requests")), **limits}
+    return ((str(name), text) for name, text in given.items())
 
 
 def _class_for(resource: str, classes: Mapping[str, Json]) -> str | None:
@@ -101,19 +99,42 @@ def _class_for(resource: str, classes: Mapping[str, Json]) -> str | None:
 
 
 def _extended(around: Around) -> Iterator[Request]:
-    """What the scheduler makes a claim of, without any webhook."""
-    for container, resource, text in _resources(around.pod):
-        name, count = _class_for(resource, around.classes), amount(text)
-        if name is not None and count:
-            want = Want(container, {}, min(int(count), MOST + 1), tuple(selectors_of(around.classes[name])))
-            yield Request(container, (name,), (want,))
+    """What the scheduler makes a claim of, without any webhook.
+
+    An init container uses again what containers that come later get, and what more it needs, the other init containers do
+    (kubernetes dynamicresources/extendeddynamicresources.go).
+    """
+    containers = [*_containers(around.pod)]
+    needed: dict[str, list[int]] = {}
+    for at, container in enumerate(containers):
+        for resource, text in _resources(container):
+            name, count = _class_for(resource, around.classes), amount(text)
+            if name is not None and count:
+                needed.setdefault(name, [0] * len(containers))[at] = min(int(count), MOST + 1)
+    ends = [_ends(around.pod, container) for container in containers]
+    for name, counts in needed.items():
+        stay = [0 if ended else count for count, ended in zip(counts, ends, strict=True)]
+        more = [count - sum(stay[at:]) if ends[at] else 0 for at, count in enumerate(counts)]
+        most = max(more)
+        for at, container in enumerate(containers):
+            if count := stay[at] or (most if more.index(most) == at else 0):
+                called = printable(container.get("name"), 63)
+                want = Want(called, {}, count, tuple(selectors_of(around.classes[name])))
+                yield Request(called, (name,), (want,))
+
+
+def _ends(pod: Json, container: Json) -> bool:
+    """Whether it is an init container that is no sidecar."""
+    inits = fields.sequence(fields.at(pod, "spec", "initContainers"))
+    return container.get("restartPolicy") != "Always" and any(container is each for each in inits)
 
 
 def _unconverted(around: Around) -> Iterator[str]:
     ours = Conversion().resources
     named = [
-        (container, resource)
-        for container, resource, _ in _resources(around.pod)
+        (printable(container.get("name"), 63), resource)
+        for container in _containers(around.pod)
+        for resource, _ in _resources(container)
         if resource in ours and _class_for(resource, around.classes) is None
     ]
     if named:

@@ -1,7 +1,6 @@
 """What is asked of the API server: lists for `usage`, and what is about one pod for `why`."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,6 +8,7 @@ from urllib.parse import quote
 
 from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import ApiForbidden, ApiNotFound, ApiNotServed
+from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.call import Call, Object
 from hami_kubeletplugin.kube.people import Reader
 from hami_kubeletplugin.kubectl import taints
@@ -16,8 +16,8 @@ from hami_kubeletplugin.kubectl.inventory import Inventory, inventory
 
 GROUP: Final = "resource.k8s.io"
 _API: Final = f"/apis/{GROUP}/v1"
-_AT_ONCE: Final = 4
-"""Lists that are under way at the same time."""
+_RULES: Final = ("v1", "v1beta2")
+"""Versions that DeviceTaintRules are served in: from 1.37 on, and in 1.36 where somebody has switched them on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +115,27 @@ def claim_names(pod: Mapping[str, Any]) -> list[str]:
         for _, entry in fields.mappings(fields.at(pod, "status", "resourceClaimStatuses"))
     ]
     extended = fields.at(pod, "status", "extendedResourceClaimStatus", "resourceClaimName")
-    return [name for name in dict.fromkeys([*given, *made, extended]) if isinstance(name, str) and name]
+    return list(dict.fromkeys(name for name in (*given, *made, extended) if isinstance(name, str) and name))
 
 
 def template_names(pod: Mapping[str, Any]) -> list[str]:
     """Those that a pod names."""
     entries = fields.mappings(fields.at(pod, "spec", "resourceClaims"))
-    named = dict.fromkeys(entry.get("resourceClaimTemplateName") for _, entry in entries)
-    return [name for name in named if isinstance(name, str) and name]
+    named = (entry.get("resourceClaimTemplateName") for _, entry in entries)
+    return list(dict.fromkeys(name for name in named if isinstance(name, str) and name))
 
 
 @contextmanager
-def _at_once() -> Iterator[ThreadPoolExecutor]:
-    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C."""
-    pool = ThreadPoolExecutor(_AT_ONCE)
+def _at_once() -> Iterator[OwnThreads]:
+    """Threads that nobody waits for once something went wrong, or somebody pressed Ctrl-C.
+
+    Nor does the end of the process, or it would be cut short, and with it the removal of files with the kubeconfig's keys.
+    """
+    pool = OwnThreads()
     try:
         yield pool
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False)
 
 
 def _segment(name: str) -> str:
@@ -145,12 +148,14 @@ def _all(reader: Reader, call: Call) -> list[Object]:
 
 
 def _taint_rules(reader: Reader) -> tuple[list[Object], tuple[str, ...]]:
-    try:
-        return _all(reader, listed(f"devicetaintrules.{GROUP}", f"{_API}/devicetaintrules")), ()
-    except (ApiNotServed, ApiNotFound):  # older than 1.37
-        return [], ()
-    except ApiForbidden as error:
-        return [], (f"taints that rules give to GPUs are not shown: {error}",)
+    for version in _RULES:
+        try:
+            return _all(reader, listed(f"devicetaintrules.{GROUP}", f"/apis/{GROUP}/{version}/devicetaintrules")), ()
+        except (ApiNotServed, ApiNotFound):
+            continue
+        except ApiForbidden as error:
+            return [], (f"taints that rules give to GPUs are not shown: {error}",)
+    return [], ()  # then the scheduler knows of none either
 
 
 def _nodes(reader: Reader) -> dict[str, Object] | None:

@@ -43,8 +43,14 @@ def against(node: Json, pod: Json) -> Iterator[str]:
         yield "node is not what its nodeAffinity requires"
 
 
-def selected(selector: object, labels: Json, name: str) -> bool:
-    """Whether a NodeSelector (of a pod, a slice or an allocation) has a term that a node satisfies."""
+def selected(selector: object, labels: Json | None, name: str) -> bool:
+    """Whether a NodeSelector (of a pod, a slice or an allocation) has a term that a node satisfies.
+
+    Args:
+        selector: It.
+        labels: The node's; None: they are not known, and taken for what is wanted.
+        name: The node's.
+    """
     terms = islice(fields.mappings(fields.at(selector, "nodeSelectorTerms")), _MOST)
     return any(_term(term, labels, name) for _, term in terms)
 
@@ -55,11 +61,11 @@ def _affine(spec: Json, labels: Json, name: str) -> bool:
     return not isinstance(required, Mapping) or selected(required, labels, name)
 
 
-def _term(term: Json, labels: Json, name: str) -> bool:
-    wanted = [
-        *_expressions(term, "matchExpressions", labels),
-        *_expressions(term, "matchFields", {"metadata.name": name}),
-    ]
+def _term(term: Json, labels: Json | None, name: str) -> bool:
+    by_name = [*_expressions(term, "matchFields", {"metadata.name": name})]
+    if labels is None:
+        return all(by_name)
+    wanted = [*_expressions(term, "matchExpressions", labels), *by_name]
     return bool(wanted) and all(wanted)
 
 

@@ -88,6 +88,7 @@ def _place(claim: Claim, gpus: Sequence[Gpu], same: list[tuple[Constraint, Any]]
                 gpu
                 for gpu in gpus
                 if all(attribute(gpu, constraint.attribute) == value for constraint, value in wanted)
+                and all(attribute(gpu, each.attribute) is not None for each in distinct)
                 and not any(_alike(gpu, other, each) for each in distinct for by, other in others if each.holds_for(by))
                 and not lacks(gpu, want, taken.of(gpu))
             ]

@@ -192,7 +192,7 @@ def _reasons(name: str, around: Around, wanted: Asked) -> Iterator[str]:
         yield "there is no such node"
     elif node is not None:
         yield from nodes.against(node, around.pod)
-    labels = fields.mapping(fields.at(node, "metadata", "labels"))
+    labels = None if around.nodes is None else fields.mapping(fields.at(node, "metadata", "labels"))
     for claim, selector in wanted.allocated.items():
         if isinstance(selector, Mapping) and not nodes.selected(selector, labels, name):
             yield f"claim {printable(claim, 253)} is allocated elsewhere"

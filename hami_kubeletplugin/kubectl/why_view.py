@@ -86,8 +86,9 @@ def _asks(claim: Claim) -> str:
 
 def _want(want: Want) -> str:
     amounts = ", ".join(f"{printable(name, 64)} {shown(name, value)}" for name, value in want.amounts.items())
-    count = "all GPUs" if want.count is None else "1 GPU" if want.count == 1 else f"{want.count} GPUs, each"
-    return f"{printable(want.request, 130)} wants {count}{' with ' if amounts else ''}{amounts}"
+    count = "all GPUs" if want.count is None else "1 GPU" if want.count == 1 else f"{want.count} GPUs"
+    each = "" if want.count == 1 or not amounts else ", each"
+    return f"{printable(want.request, 130)} wants {count}{each}{' with ' if amounts else ''}{amounts}"
 
 
 def _nodes(nodes: Sequence[Node], *, wide: bool) -> str:

@@ -257,12 +257,16 @@ def _directory(path: Path) -> None:
     (path / "x").mkdir(parents=True)
 
 
+def _closed(path: Path) -> None:
+    path.chmod(0o600)
+
+
 def _link(path: Path) -> None:
     path.unlink()
-    path.symlink_to("/tmp")
+    path.symlink_to(path.parent.parent)
 
 
-@pytest.mark.parametrize("harm", [_gone, _all_gone, _changed, _directory, _link])
+@pytest.mark.parametrize("harm", [_gone, _all_gone, _changed, _directory, _closed, _link])
 async def test_they_are_mended(node: Node, one: Json, harm: Callable[[Path], None]) -> None:
     """Containers that start again find them, whatever somebody did, without the kubelet's asking; other claims are let be."""
     other, its_pod = simple(1)
@@ -273,6 +277,7 @@ async def test_they_are_mended(node: Node, one: Json, harm: Callable[[Path], Non
     recovery = node.recovery()
     assert recovery._due() == []
     ((_, host),) = mounted(node, one).items()
+    mode = host.stat().st_mode
     harm(host)
     due = recovery._due()
     assert one["metadata"]["uid"] in due
@@ -280,6 +285,7 @@ async def test_they_are_mended(node: Node, one: Json, harm: Callable[[Path], Non
         await recovery._mend(uid)
     assert recovery._due() == []
     assert node.snapshot() == before
+    assert host.stat().st_mode == mode
 
 
 async def test_a_reboot(node: Node, one: Json) -> None:

@@ -1,9 +1,12 @@
 """`kubectl-hami` as people type it, against an API server."""
 
 import asyncio
+import base64
 import cProfile
 import json
 import pstats
+import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -17,8 +20,10 @@ from hami_kubeletplugin.kubectl import fits, fits_view, usage_view
 from hami_kubeletplugin.kubectl.cluster import look
 from hami_kubeletplugin.kubectl.inventory import inventory
 from tests import CHECKOUT
+from tests.unit.kube import test_people
 from tests.unit.kube.test_people import config, written
 from tests.unit.kubectl.objects import CLASS, DRIVER, Json, a100s, claim, exactly, pod, share, slice_
+from tests.waiting import until
 
 PROGRAM = Path(sys.executable).parent / "kubectl-hami"
 POD = """\
@@ -83,6 +88,29 @@ async def test_usage(api: ApiServer, tmp_path: Path) -> None:
     (line,) = refused.stderr.splitlines()
     assert line.startswith("kubectl-hami: list resourceclaims.resource.k8s.io failed: no (403); allow verb list on")
     assert api.writes == 0
+
+
+async def test_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C ends it at once, whatever it waits for, and no key of the kubeconfig stays in a file."""
+    pki = Path(test_people.__file__).parent / "pki"
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pki / "server.crt", pki / "server.key")
+    crt, key = (base64.b64encode((pki / f"server.{kind}").read_bytes()).decode() for kind in ("crt", "key"))
+    user = {"client-certificate-data": crt, "client-key-data": key}
+    (folder := tmp_path / "tmp").mkdir()
+    env = {"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), **CHECKOUT}
+    async with ApiServer(tls=tls) as api:
+        path = written(tmp_path / "x", config(api.url, user, {"insecure-skip-tls-verify": True}))
+        api.latency = 60.0
+        process = await asyncio.create_subprocess_exec(
+            PROGRAM, "usage", "--kubeconfig", path, env=env, stderr=asyncio.subprocess.PIPE
+        )
+        await until(lambda: api.requests["list", "resourceclaims"])
+        assert [*folder.iterdir()]
+        process.send_signal(signal.SIGINT)
+        _, told = await asyncio.wait_for(process.communicate(), 30)
+        assert (process.returncode, told) == (130, b"")
+        assert not [*folder.iterdir()]
 
 
 async def test_why(api: ApiServer, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hami_kubeletplugin.kubectl import fits, fits_view, taints, usage_view, why_view
-from hami_kubeletplugin.kubectl.cluster import Seen
+from hami_kubeletplugin.kubectl.cluster import Seen, claim_names, template_names
 from hami_kubeletplugin.kubectl.inventory import inventory
 from hami_kubeletplugin.kubectl.printable import printable
 from hami_kubeletplugin.kubectl.why import why
@@ -105,6 +105,7 @@ def shown(world: Json) -> list[str]:
     about = type(about)(
         about.pod, {"w": world["wanted"]}, frozenset(), about.events, about.classes, {"n1": world["node"]}
     )
+    assert all(map(len, (*claim_names(world["pod"]), *template_names(world["pod"]))))
     because = why(about, Seen(found, ()))
     json.dumps([usage_view.as_json(found), fits_view.as_json(answer), why_view.as_json(because)])
     return [

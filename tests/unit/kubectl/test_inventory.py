@@ -1,10 +1,14 @@
 """Pools and what is consumed of them, as the scheduler and KEP-5677 count."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from hami_kubeletplugin.api.errors import ApiNotFound, ApiNotServed
+from hami_kubeletplugin.kube.call import Call
 from hami_kubeletplugin.kubectl import taints, usage_view
+from hami_kubeletplugin.kubectl.cluster import look
 from hami_kubeletplugin.kubectl.inventory import inventory
 from tests.unit.kubectl.objects import DRIVER, Json, a100s, claim, share, slice_
 
@@ -98,6 +102,34 @@ def test_taints_of_rules(rule: Json, unavailable: int) -> None:
     """A DeviceTaintRule taints what it selects, which is unavailable then, unless its effect only tells something."""
     (pool,) = summary([slice_("n1", *a100s(1))], rules=[rule])["pools"]
     assert pool["unavailableDevices"] == unavailable
+
+
+class Serving:
+    """A `Reader` of a cluster that serves a rule, and a GPU, in one version of the rules."""
+
+    def __init__(self, version: str) -> None:
+        self._version = version
+
+    def get(self, call: Call) -> Json:
+        """Nothing."""
+        raise ApiNotFound(str(call))
+
+    def all(self, call: Call) -> Iterator[Json]:
+        """See `Reader`."""
+        if "devicetaintrules" not in call.path:
+            yield from [slice_("n1", *a100s(1))] if "slices" in call.path else []
+        elif f"/{self._version}/" not in call.path:
+            raise ApiNotServed("the server could not find the requested resource")
+        else:
+            yield RULE
+
+
+@pytest.mark.parametrize(("version", "unavailable"), [("v1", 1), ("v1beta2", 1), ("v1alpha3", 0)])
+def test_versions_of_rules(version: str, unavailable: int) -> None:
+    """They are found in both versions in which the scheduler of a supported Kubernetes may know of them."""
+    found = look(Serving(version), DRIVER)
+    assert found.notes == ()
+    assert usage_view.as_json(found.inventory)["pools"][0]["unavailableDevices"] == unavailable
 
 
 def test_a_device_that_can_not_be_shared() -> None:

@@ -99,6 +99,8 @@ def test_what_has_to_be_the_same(attribute: str, room: bool) -> None:
     apart = [exactly(f"gpu-{number}", memory="1Gi") for number in range(2)]
     distinct = claim("c", *apart, constraints=[{"distinctAttribute": attribute}])
     assert ("it has room" in told(around(pod("c"), distinct), seen(gpus))) == (not room)
+    lone = claim("c", *apart[:1], constraints=[{"distinctAttribute": f"{DRIVER}/nothing"}])
+    assert "it has room" not in told(around(pod("c"), lone), seen(gpus)), "a GPU without the attribute is none"
 
 
 def test_nodes() -> None:
@@ -125,6 +127,16 @@ def test_nodes() -> None:
     assert "n1    hami-gpu-0  nothing" in told(
         around(tolerant, claim("c", exactly(memory="1Gi")), nodes=nodes), seen(TWO)
     )
+
+
+def test_an_allocation_by_labels() -> None:
+    """Of a claim that is good on nodes of a label nothing is said while nodes can't be read."""
+    there = claim("there", on={"n1/hami-gpu-0": share()})
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["n2"]}]}
+    there["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [term]}
+    about = (pod("c", "there"), claim("c", exactly(memory="1Gi")), there)
+    assert "n1    -           claim there is allocated elsewhere" in told(around(*about, nodes=NODES), seen(TWO))
+    assert "elsewhere" not in told(around(*about), seen(TWO))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +186,16 @@ def test_claims_that_the_scheduler_makes() -> None:
     text = told(around(waits, classes=extended), seen(TWO))
     assert "no webhook" not in text
     assert "request m wants 3 GPUs, 2 of 2 have room" in text
+    # Init containers use the same GPUs as those that come later, and each other's.
+    limits = [{"resources": {"limits": {"nvidia.com/gpu": str(count)}}} for count in (1, 2, 2, 1)]
+    named = [{"name": name, **each} for name, each in zip("abcd", limits, strict=True)]
+    waits = pod(initContainers=named[:3], containers=named[3:])
+    text = told(around(waits, classes=extended), seen([TWO[0]]))
+    assert "claim that the scheduler makes is not allocated: b wants 1 GPU; d wants 1 GPU\n" in text
+    assert "n1    hami-gpu-0, hami-gpu-1  nothing: it has room" in text
+    named[1]["restartPolicy"] = "Always"
+    text = told(around(waits, classes=extended), seen([TWO[0]]))
+    assert "b wants 2 GPUs; c wants 1 GPU; d wants 1 GPU" in text
 
 
 def test_other_drivers_and_selectors_that_are_not_judged() -> None:

@@ -95,6 +95,8 @@ def test_less_memory_than_a_context_takes(memory: str) -> None:
     problems, (warning,) = judged({"memory": memory})
     assert problems == ()
     assert warning.endswith("are less than a CUDA context takes, some 350: programs will fail to allocate any")
+    # With admin access it is no limit.
+    assert validate(claim(exactly({"memory": memory}, adminAccess=True)), RULES, SLOTS) == ((), ())
 
 
 @pytest.mark.parametrize("name", ["memry", "gpu.hami.io/memory", 'x"\n' * 50])
