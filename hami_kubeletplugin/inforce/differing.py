@@ -14,6 +14,7 @@ from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.hamicore.differences import differences
+from hami_kubeletplugin.hamicore.enforcement import HOOK_SECONDS
 from hami_kubeletplugin.hamicore.processes import UseKey
 from hami_kubeletplugin.hamicore.storage import storage
 from hami_kubeletplugin.inforce.events import PodEvents
@@ -24,8 +25,9 @@ from hami_kubeletplugin.usage.joined import Found, in_order
 
 log = get_logger()
 
-_PAUSE: Final = 1.0
-"""Seconds until a second look at what differs: the hook that writes a region anew takes milliseconds, and a library likewise."""
+_PAUSE: Final = HOOK_SECONDS + 1.0
+"""Seconds until a second look at what differs. A container that starts has its first process, and what the one before it left in
+the region, until the hook has written that anew: mostly milliseconds, but as long as a slow disk takes."""
 _NAMED: Final = 3
 
 

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.names import DRIVER, MIB
 from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.hamicore.enforcement import HOOK_SECONDS
 from hami_kubeletplugin.inforce.differing import LimitsDiffer
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.kube.config import Access
@@ -24,7 +25,7 @@ class Monitor:
     """It, on a node where the container of `P` runs."""
 
     def __init__(self, root: Path, server: ApiServer, api: KubeClient) -> None:
-        self.world, self.server, self.api = World(root), server, api
+        self.world, self.server, self.api, self.paused = World(root), server, api, 0.0
         self.world.prepare(C, P)
         self.world.runs(100, C)
         (self.region,) = self.world.hami.glob("cache/*/*.region")
@@ -37,8 +38,9 @@ class Monitor:
         events = PodEvents(self.api, driver=DRIVER, node=NODE)
         self.differ = LimitsDiffer(self.world.usage.found, GPUS.by_uuid, events, pause=self.pause)
 
-    async def pause(self, _: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Between two looks something may happen."""
+        self.paused = seconds
         self.meanwhile()
 
     def change(self, offset: int, number: int) -> None:
@@ -111,6 +113,7 @@ async def test_a_region_that_is_just_being_written_anew_differs_in_nothing(monit
     monitor.region.write_bytes(b"")
     monitor.meanwhile = lambda: monitor.region.write_bytes(monitor.pristine)
     assert (await monitor.look(), monitor.differ.count, monitor.events) == ([], 0, [])
+    assert monitor.paused > HOOK_SECONDS  # for so long it may be at it
     monitor.change(1600, 0)
 
     def restarted() -> None:
