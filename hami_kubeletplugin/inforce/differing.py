@@ -21,7 +21,7 @@ from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.running import uses_with_files
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
-from hami_kubeletplugin.usage.joined import Found, in_order
+from hami_kubeletplugin.usage.joined import Found, in_order, is_numbered
 
 log = get_logger()
 
@@ -60,7 +60,7 @@ def differing(found: Found, gpus: Mapping[str, Gpu]) -> Mapping[UseKey, Differin
         content = found.regions.get(key)
         if key in found.unreadable and storage(claim, use) == "region":
             told[key] = Differing(started, claim, use, (f"its region is none any more: {found.unreadable[key]}",))
-        elif content is not None and use.gpus.keys() <= gpus.keys():
+        elif content is not None and is_numbered(use, gpus):
             given = {uuid: use.gpus[uuid] for uuid in in_order(use, gpus)}
             if words := differences(content, given, use.policy):
                 told[key] = Differing(started, claim, use, words)

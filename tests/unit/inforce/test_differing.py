@@ -13,7 +13,7 @@ from hami_kubeletplugin.inforce.differing import LimitsDiffer
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from tests.unit.claims.objects import GPUS, NODE, UUID, Json, claim, container, pod, result, uid_of
+from tests.unit.claims.objects import NODE, UUID, Json, claim, container, pod, result, uid_of
 from tests.unit.usage.world import World
 
 C = claim("c", [result(0)], pods=["p"])
@@ -36,7 +36,7 @@ class Monitor:
     def renew(self) -> None:
         """A new daemon."""
         events = PodEvents(self.api, driver=DRIVER, node=NODE)
-        self.differ = LimitsDiffer(self.world.usage.found, GPUS.by_uuid, events, pause=self.pause)
+        self.differ = LimitsDiffer(self.world.usage.found, self.world.usage.gpus, events, pause=self.pause)
 
     async def pause(self, seconds: float) -> None:
         """Between two looks something may happen."""
@@ -130,6 +130,14 @@ async def test_a_region_that_was_emptied_is_told(monitor: Monitor) -> None:
     assert await monitor.look() == [CHANGED]
     assert "is none any more" in monitor.events[0]["message"]
     assert len(monitor.events[0]["message"]) < 1024
+
+
+async def test_gpus_that_can_not_be_seen_now(monitor: Monitor) -> None:
+    """What differs does so all the same."""
+    monitor.change(1600, 0)
+    await monitor.look()
+    monitor.world.usage._gpus = dict
+    assert (await monitor.look(), monitor.differ.count) == ([], 1)
 
 
 async def test_an_event_that_could_not_be_written_comes_later(monitor: Monitor) -> None:
