@@ -119,7 +119,7 @@ class Parts:
             tell=self.publisher.conditions_changed,
         )
         self.limits_differ = LimitsDiffer(
-            self.node.usage.found, self.node.hardware.by_uuid, PodEvents(api, driver=driver, node=node)
+            self.node.usage.found, self.node.usage.gpus, PodEvents(api, driver=driver, node=node)
         )
         self.in_force = InForce(
             records=self.node.records,

@@ -8,7 +8,7 @@ is back.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -48,7 +48,7 @@ class Sessions:
         self.keep_open = False
         self.timeouts: Mapping[str, int] = {LOADING: 0}
         self._library, self._driver_root, self._time_limit = library, driver_root, time_limit
-        self._turn = asyncio.Lock()
+        self._turn, self._waiting = asyncio.Lock(), 0
         self._session = Nvml(library)
         self._open, self._renew = False, False
         self._working: Future[Any] | None = None
@@ -61,12 +61,13 @@ class Sessions:
             NvmlCallFailed: NVML can't be opened, or did not answer in time (code 10).
             HardwareError: As `work`.
         """
-        async with self._turn:
+        async with self._its_turn():
             try:
                 async with asyncio.timeout(self._time_limit):
                     if self._working is not None:
                         # One that was given up may still hang in the driver. Never pile a second one on top of it.
-                        await asyncio.gather(asyncio.wrap_future(self._working), return_exceptions=True)
+                        with self._wanted():
+                            await asyncio.gather(asyncio.wrap_future(self._working), return_exceptions=True)
                     self._working = in_own_thread(lambda: self._work(work))
                     result: Result = await asyncio.wrap_future(self._working)
             except TimeoutError:
@@ -80,6 +81,27 @@ class Sessions:
                 raise NvmlCallFailed(calling, codes.ERROR_TIMEOUT, reason) from None
             self.timeouts = {**dict.fromkeys(self._session.called, 0), **self.timeouts}
             return result
+
+    @contextlib.asynccontextmanager
+    async def _its_turn(self) -> AsyncIterator[None]:
+        with self._wanted():
+            await self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    @contextlib.contextmanager
+    def _wanted(self) -> Iterator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for his turn. Also for threads: who has NVML and could go on later may ask."""
+        return self._waiting > 0
 
     def renew(self) -> None:
         """Have the next caller get a new session: one that is open doesn't learn of GPUs that come."""

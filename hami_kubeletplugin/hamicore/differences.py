@@ -33,12 +33,14 @@ def differences(content: Content, given: Mapping[str, Limit], policy: Policy) ->
     """What of it isn't as it was given, in words; nothing where all limits hold.
 
     The number of GPUs and their UUIDs are the library's own to write, from its first process on: others mean that the container
-    sees other GPUs than those that it was given, and so has these limits on the wrong ones.
+    sees other GPUs than those that it was given, and so has these limits on the wrong ones. Mostly nobody wrote that: it has GPUs
+    from elsewhere, as from the NVIDIA runtime or another driver.
     """
     found = []
     if content.gpus not in {0, len(given)}:
-        seen = content.gpus if content.gpus >= 0 else "an impossible number"
-        found.append(f"it sees {seen} GPUs instead of {len(given)}")
+        seen = content.gpus if content.gpus >= 0 else "an impossible number of"
+        more = ", as with some that no claim of ours gave it" if content.gpus > len(given) else ""
+        found.append(f"it sees {seen} GPUs instead of {len(given)}{more}")
     for index, ((uuid, limit), now) in enumerate(zip(given.items(), limits(content, given), strict=True)):
         if content.uuids[index] not in {"", uuid}:
             found.append(f"GPU {index} is {content.uuids[index]} instead of {uuid}")

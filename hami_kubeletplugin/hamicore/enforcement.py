@@ -33,7 +33,7 @@ _PRIVATE_CACHE: Final = ["nosuid", "nodev", "noexec", "mode=1777", "size=8m", "n
 _PRIVATE_LOCK: Final = ["nosuid", "nodev", "noexec", "mode=1777", "size=64k", "nr_inodes=64"]
 _HOOK_ENVIRONMENT: Final = ["PATH="]
 """Something, or runtimes hand their own environment down, or the container's (runc 1.1 with createContainer)."""
-_HOOK_SECONDS: Final = 10
+HOOK_SECONDS: Final = 10
 
 
 class HamiCore:
@@ -188,7 +188,7 @@ class HamiCoreEnforced:
             "path": str(program),
             "args": [str(each) for each in (program, *region, *files, "--claim", self.claim.ref.full_name, *pods)],
             "env": _HOOK_ENVIRONMENT,
-            "timeout": _HOOK_SECONDS,
+            "timeout": HOOK_SECONDS,
         }
 
 

@@ -1,7 +1,8 @@
 """What is asked of NVML about GPUs' health. Called in an open session. Contract: nvml.h."""
 
 import ctypes
-from collections.abc import Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,9 @@ _REMAP_PENDING: Final = 144
 _REMAP_FAILURE: Final = 145
 _AT_ONCE: Final = 64
 """Events that are taken from the driver in one go: more have to wait, so that a storm of them does not keep NVML."""
+
+_PIECE: Final = 0.1
+"""Seconds that one call waits for an event; so long others wait for NVML, each scrape among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,25 @@ def poll(nvml: Nvml, known: Collection[str], sysfs: Path, *, listen: bool) -> Po
     return Poll(answers, tuple(shape), listen and bool(nvml.registered))
 
 
-def events(nvml: Nvml, seconds: float) -> list[Event] | None:
+def events(nvml: Nvml, seconds: float, enough: Callable[[], bool] = lambda: False) -> list[Event] | None:
     """What happens within this time; returns as soon as something has. None if no poll has had events come to this session.
+
+    Args:
+        nvml: The session.
+        seconds: So long.
+        enough: Whether to stop waiting; asked some ten times a second.
 
     Raises:
         DriverMissing, NvmlCallFailed: The driver doesn't tell any more.
     """
-    return list(_events(nvml, max(1, int(seconds * 1000)))) if nvml.registered else None
+    if not nvml.registered:
+        return None
+    until = time.monotonic() + seconds
+    while True:
+        left = until - time.monotonic()
+        found = list(_events(nvml, max(1, int(min(left, _PIECE) * 1000))))
+        if found or left <= _PIECE or enough():
+            return found
 
 
 def _events(nvml: Nvml, milliseconds: int) -> Iterator[Event]:

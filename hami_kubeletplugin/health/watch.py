@@ -173,7 +173,7 @@ class HealthWatch:
     async def listen(self, seconds: float) -> bool:
         """Note what happens within this time; whether a poll has to say more of it."""
         try:
-            told = await self._sessions.use(partial(events, seconds=seconds))
+            told = await self._sessions.use(partial(events, seconds=seconds, enough=self._sessions.is_wanted))
         except HardwareError as error:
             self._heard = False
             if isinstance(error, NvmlCallFailed) and error.code == ERROR_TIMEOUT:

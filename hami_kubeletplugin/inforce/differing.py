@@ -14,18 +14,20 @@ from hami_kubeletplugin.api.errors import HamiError
 from hami_kubeletplugin.claims.prepared import Prepared, Use
 from hami_kubeletplugin.gpu.model import Gpu
 from hami_kubeletplugin.hamicore.differences import differences
+from hami_kubeletplugin.hamicore.enforcement import HOOK_SECONDS
 from hami_kubeletplugin.hamicore.processes import UseKey
 from hami_kubeletplugin.hamicore.storage import storage
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.inforce.running import uses_with_files
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
-from hami_kubeletplugin.usage.joined import Found, in_order
+from hami_kubeletplugin.usage.joined import Found, in_order, is_numbered
 
 log = get_logger()
 
-_PAUSE: Final = 1.0
-"""Seconds until a second look at what differs: the hook that writes a region anew takes milliseconds, and a library likewise."""
+_PAUSE: Final = HOOK_SECONDS + 1.0
+"""Seconds until a second look at what differs. A container that starts has its first process, and what the one before it left in
+the region, until the hook has written that anew: mostly milliseconds, but as long as a slow disk takes."""
 _NAMED: Final = 3
 
 
@@ -58,7 +60,7 @@ def differing(found: Found, gpus: Mapping[str, Gpu]) -> Mapping[UseKey, Differin
         content = found.regions.get(key)
         if key in found.unreadable and storage(claim, use) == "region":
             told[key] = Differing(started, claim, use, (f"its region is none any more: {found.unreadable[key]}",))
-        elif content is not None and use.gpus.keys() <= gpus.keys():
+        elif content is not None and is_numbered(use, gpus):
             given = {uuid: use.gpus[uuid] for uuid in in_order(use, gpus)}
             if words := differences(content, given, use.policy):
                 told[key] = Differing(started, claim, use, words)

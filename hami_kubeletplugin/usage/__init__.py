@@ -5,7 +5,7 @@
     joined   who uses what, from all that was found (pure)
     sample   what NVML knows, as seldom as it may be asked
     pods     containers of pods, as the API server knows them
-    shares   what containers were given, each share once (pure)
+    shares   what containers were given and use, all together (pure)
     model    what is known of it
 
 Upper ones import lower ones.

@@ -79,6 +79,11 @@ def in_order(use: Use, gpus: Mapping[str, Gpu]) -> list[str]:
     return sorted(use.gpus, key=lambda uuid: (gpus[uuid].bus_order if uuid in gpus else _LAST, uuid))
 
 
+def is_numbered(use: Use, gpus: Mapping[str, Gpu]) -> bool:
+    """Whether it is known which number each GPU has in its container."""
+    return len(use.gpus) < 2 or use.gpus.keys() <= gpus.keys()
+
+
 def joined(found: Found, gpus: Mapping[str, Gpu], sample: Sample | None, pods: Mapping[str, OfPod]) -> Joined:
     """Join it.
 
@@ -199,11 +204,11 @@ class _Known:
 
 def _container(used: _Used, seat: _Seat, all_: _Known) -> OfContainer:
     claim, key, found, pods = used.claim, used.key, all_.found, all_.pods
-    content = found.regions.get(key) if key else None
+    readable = key is not None and key in found.regions and is_numbered(used.use, all_.gpus)
+    content = found.regions[key] if readable and key else None
     processes = {uuid: all_.told.of(used, seat, uuid) for uuid in in_order(used.use, all_.gpus)}
     # A container that nobody counts in its region, as none of its processes has loaded the library, has what NVML says.
-    counted = key is not None and key in found.regions
-    counted = counted and bool((content and content.processes) or not any(map(_memory, processes.values())))
+    counted = readable and bool((content and content.processes) or not any(map(_memory, processes.values())))
     known = None not in processes.values()
     pids = len({pid for each in processes.values() for pid in each or ()}) if known else None
     in_region = None if key in found.unseen else len(content.processes) if content else 0
@@ -283,16 +288,3 @@ def _busy(processes: Processes | None) -> int | None:
     if processes is None or any(each.busy is None for each in processes.values()):
         return None
     return min(sum(each.busy or 0 for each in processes.values()), 100)
-
-
-def held(containers: Iterable[OfContainer]) -> Mapping[str, tuple[int, int]]:
-    """Bytes, and percent, that containers are known to use, by GPU UUID; each container counts once, whatever its claims."""
-    each = {
-        (of.pod_uid, of.container, gpu.uuid): (gpu.used.total if gpu.used else 0, gpu.utilization or 0)
-        for of in containers
-        for gpu in of.gpus
-    }
-    sums: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for (_, _, uuid), (memory, busy) in each.items():
-        sums[uuid] = sums[uuid][0] + memory, min(sums[uuid][1] + busy, 100)
-    return sums

@@ -139,7 +139,7 @@ class Sampler:
     Args:
         sessions: NVML.
         age: Gives the seconds for which a sample is good.
-        patience: Seconds to wait for one. Who listens for events has NVML for a second at a time (`health.watch`).
+        patience: Seconds to wait for one.
         stale: Seconds for which one is better than none, while the next one takes longer than that.
     """
 

@@ -16,11 +16,12 @@ from hami_kubeletplugin.hamicore.processes import PROC
 from hami_kubeletplugin.hanging import MayHang
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
-from hami_kubeletplugin.usage.joined import Found, held, joined
+from hami_kubeletplugin.usage.joined import Found, joined
 from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode
 from hami_kubeletplugin.usage.node import OnNode
 from hami_kubeletplugin.usage.pods import PodApi, Pods
 from hami_kubeletplugin.usage.sample import Sample, Sampler
+from hami_kubeletplugin.usage.shares import held
 
 log = get_logger()
 
@@ -69,6 +70,7 @@ class UsageOfNode:
     ) -> None:
         self._clock, self._rest = clock, 0.0
         self._gpus, self._idle, self._pods = gpus, idle, Pods(pods)
+        self._seen: Mapping[str, Gpu] = {}
         self._sampler = Sampler(sessions, self._age) if sessions else None
         self._node, self._folder = OnNode(records, hami_dir, installed, proc), str(hami_dir)
         self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=_HANGS)
@@ -87,6 +89,11 @@ class UsageOfNode:
             self._looking = asyncio.create_task(self._look(), name="usage")
         return await asyncio.shield(self._looking)
 
+    def gpus(self) -> Mapping[str, Gpu]:
+        """The node's GPUs by UUID, and those that claims have and that can't be seen now. Never waits."""
+        self._seen = {**self._seen, **self._gpus()}
+        return self._seen
+
     def found(self) -> Found:
         """What is on this node now, without NVML. Blocks.
 
@@ -103,7 +110,7 @@ class UsageOfNode:
         sample = await self._sampler.sample() if self._sampler else None
         gpus = self._gpus()
         if self._finding is None or self._finding.done():
-            self._finding = asyncio.create_task(self._find(sample, gpus), name="usage, below")
+            self._finding = asyncio.create_task(self._find(sample), name="usage, below")
         done, _ = await asyncio.wait({self._finding}, timeout=_PATIENCE)
         if not done and self._said.is_new("slow"):
             log.warning("looking at what containers use of GPUs takes long", seconds=_PATIENCE)
@@ -114,11 +121,11 @@ class UsageOfNode:
         self._last = self._clock(), made
         return made
 
-    async def _find(self, sample: Sample | None, gpus: Mapping[str, Gpu]) -> None:
+    async def _find(self, sample: Sample | None) -> None:
         began = self._clock()
         try:
             found = await asyncio.to_thread(self._found, sample)
-            self._told = self._clock(), self._joined(found, gpus, sample)
+            self._told = self._clock(), self._joined(found, sample)
             self._in_use = bool(found.claims)
             self._said.ended("failure")
         except Exception as error:
@@ -133,8 +140,10 @@ class UsageOfNode:
     def _found(self, sample: Sample | None) -> Found:
         return self._may_hang.each(lambda _: self._node.look(sample), [self._folder])[self._folder]
 
-    def _joined(self, found: Found, gpus: Mapping[str, Gpu], sample: Sample | None) -> tuple[OfContainer, ...]:
-        made = joined(found, gpus, sample, self._pods.known)
+    def _joined(self, found: Found, sample: Sample | None) -> tuple[OfContainer, ...]:
+        now, in_use = self._gpus(), {uuid for claim in found.claims for use in claim.uses for uuid in use.gpus}
+        self._seen = {uuid: gpu for uuid, gpu in self.gpus().items() if uuid in now or uuid in in_use}
+        made = joined(found, self._seen, sample, self._pods.known)
         self._pods.want([pod for claim in found.claims for pod in claim.pods], made.vague)
         return tuple(made.containers)
 

@@ -1,6 +1,7 @@
-"""What containers were given, each share once. Pure."""
+"""What containers were given and use, all together: nothing counts twice. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from hami_kubeletplugin.usage.model import OfContainer, OnGpu
 
@@ -29,3 +30,16 @@ def shares(containers: Iterable[OfContainer]) -> Iterator[Part]:
         if counted.isdisjoint(keys):
             yield its[0]
         counted |= keys
+
+
+def held(containers: Iterable[OfContainer]) -> Mapping[str, tuple[int, int]]:
+    """Bytes, and percent, that containers are known to use, by GPU UUID; each container counts once, whatever its claims."""
+    each = {
+        (of.pod_uid, of.container, gpu.uuid): (gpu.used.total if gpu.used else 0, gpu.utilization or 0)
+        for of in containers
+        for gpu in of.gpus
+    }
+    sums: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for (_, _, uuid), (memory, busy) in each.items():
+        sums[uuid] = sums[uuid][0] + memory, min(sums[uuid][1] + busy, 100)
+    return sums

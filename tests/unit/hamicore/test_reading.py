@@ -190,6 +190,8 @@ def test_few_bytes_are_read_of_a_region_that_few_use(tmp_path: Path, monkeypatch
         (1736, (50).to_bytes(8, "little"), f"core limit of {B} is 50 % instead of none"),
         (2_008_900, bytes(4), "core limits are switched off"),
         (56, (1).to_bytes(8, "little"), "it sees 1 GPUs instead of 2"),
+        (56, (9).to_bytes(8, "little"), "it sees 9 GPUs instead of 2, as with some that no claim of ours gave it"),
+        (56, b"\xff" * 8, "it sees an impossible number of GPUs instead of 2"),
         (64, b"GPU-c", "GPU 0 is GPU-c"),
     ],
 )

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.gpu.conditions import Conditions, What
+from hami_kubeletplugin.health import watch
 from hami_kubeletplugin.health.kept import Keeper
+from hami_kubeletplugin.usage.sample import Sampler
 from tests.unit.gpu.fake_node import GPU_UNAVAILABLE, RECOVERY_ACTION, XID
 from tests.unit.health.conftest import UUIDS, Watched, healthy
 from tests.waiting import until
@@ -133,6 +135,18 @@ async def test_a_driver_that_answers_again_is_asked_soon(watched: Watched, tmp_p
     await until(lambda: watched.said(1) == {})
 
 
+async def test_who_listens_lets_others_ask(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for each scrape: they don't wait for the end of a wait for events."""
+    monkeypatch.setattr(watch, "_WAIT", 60.0)
+    watched.in_use = {UUIDS[0]}
+    watched.start(health_poll="60")
+    await watched.node.until_called("nvmlEventSetWait_v2")
+    for _ in range(2):
+        assert await Sampler(watched.sessions, lambda: 0.0, patience=20.0).sample() is not None
+    watched.node.happen(UUIDS[0], XID, 79)
+    await until(lambda: counted(watched, 0) == {"79": 1})
+
+
 @pytest.mark.parametrize("kind", [GPU_UNAVAILABLE, RECOVERY_ACTION])
 async def test_events_of_trouble_have_the_gpu_asked_at_once(watched: Watched, kind: int) -> None:
     """An action that the driver names is known long before the next poll would come."""
@@ -251,6 +265,7 @@ async def test_events_can_be_left_alone(watched: Watched) -> None:
 async def test_slices_follow_the_hardware_while_nvml_is_held_open(watched: Watched) -> None:
     """MIG mode, a GPU that comes, another driver: known long before the next look at the hardware would come."""
     await watched.listening()
+    await watched.polled(1)  # the first one may still be at the second GPU
     watched.node.write(healthy(0), healthy(1, "mig 1"))
     await until(lambda: watched.minors() == [0])
     watched.node.write(healthy(0), healthy(1), healthy(2))

@@ -8,11 +8,12 @@ from structlog.testing import capture_logs
 
 from hami_kubeletplugin.api.names import DRIVER, MIB
 from hami_kubeletplugin.fake.api_server import ApiServer
+from hami_kubeletplugin.hamicore.enforcement import HOOK_SECONDS
 from hami_kubeletplugin.inforce.differing import LimitsDiffer
 from hami_kubeletplugin.inforce.events import PodEvents
 from hami_kubeletplugin.kube.config import Access
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from tests.unit.claims.objects import GPUS, NODE, UUID, Json, claim, container, pod, result, uid_of
+from tests.unit.claims.objects import NODE, UUID, Json, claim, container, pod, result, uid_of
 from tests.unit.usage.world import World
 
 C = claim("c", [result(0)], pods=["p"])
@@ -24,7 +25,7 @@ class Monitor:
     """It, on a node where the container of `P` runs."""
 
     def __init__(self, root: Path, server: ApiServer, api: KubeClient) -> None:
-        self.world, self.server, self.api = World(root), server, api
+        self.world, self.server, self.api, self.paused = World(root), server, api, 0.0
         self.world.prepare(C, P)
         self.world.runs(100, C)
         (self.region,) = self.world.hami.glob("cache/*/*.region")
@@ -35,10 +36,11 @@ class Monitor:
     def renew(self) -> None:
         """A new daemon."""
         events = PodEvents(self.api, driver=DRIVER, node=NODE)
-        self.differ = LimitsDiffer(self.world.usage.found, GPUS.by_uuid, events, pause=self.pause)
+        self.differ = LimitsDiffer(self.world.usage.found, self.world.usage.gpus, events, pause=self.pause)
 
-    async def pause(self, _: float) -> None:
+    async def pause(self, seconds: float) -> None:
         """Between two looks something may happen."""
+        self.paused = seconds
         self.meanwhile()
 
     def change(self, offset: int, number: int) -> None:
@@ -111,6 +113,7 @@ async def test_a_region_that_is_just_being_written_anew_differs_in_nothing(monit
     monitor.region.write_bytes(b"")
     monitor.meanwhile = lambda: monitor.region.write_bytes(monitor.pristine)
     assert (await monitor.look(), monitor.differ.count, monitor.events) == ([], 0, [])
+    assert monitor.paused > HOOK_SECONDS  # for so long it may be at it
     monitor.change(1600, 0)
 
     def restarted() -> None:
@@ -127,6 +130,14 @@ async def test_a_region_that_was_emptied_is_told(monitor: Monitor) -> None:
     assert await monitor.look() == [CHANGED]
     assert "is none any more" in monitor.events[0]["message"]
     assert len(monitor.events[0]["message"]) < 1024
+
+
+async def test_gpus_that_can_not_be_seen_now(monitor: Monitor) -> None:
+    """What differs does so all the same."""
+    monitor.change(1600, 0)
+    await monitor.look()
+    monitor.world.usage._gpus = dict
+    assert (await monitor.look(), monitor.differ.count) == ([], 1)
 
 
 async def test_an_event_that_could_not_be_written_comes_later(monitor: Monitor) -> None:

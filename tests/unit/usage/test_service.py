@@ -89,6 +89,31 @@ async def test_a_raised_limit_is_seen(world: World) -> None:
     assert (of.differs, of.gpus[0].limit, of.gpus[0].region) == (True, Limit(1000), Limit(80_000))
 
 
+async def test_gpus_that_can_not_be_seen_now_keep_their_numbers(world: World) -> None:
+    """As while library and kernel driver don't fit together: a region has its limits by the order of buses.
+
+    A daemon that has never seen them says of several what it knows without.
+    """
+    world.prepare(C, P)
+    world.runs(100, C)
+    world.uses(C, 0, 100, gpu0=(100, 10), gpu1=(5, 1))
+    (before,) = await world.containers()
+    assert not before.differs
+    world.usage._gpus = dict
+    assert await world.containers() == (before,)
+    world.renew()
+    world.usage._gpus = dict
+    of = await world.only()
+    assert (of.differs, of.source) == (False, None)
+    assert [(gpu.limit, gpu.region, gpu.used, gpu.utilization) for gpu in of.gpus] == [
+        (Limit(4000, 30), None, None, None),
+        (Limit(1000), None, None, None),
+    ]
+    alone = claim("d", [result(0)], pods=["q"])
+    world.prepare(alone, pod("q", container("y", "d")))
+    assert {of.container: of.source for of in await world.containers()} == {"x": None, "y": "region"}
+
+
 async def test_a_region_that_is_none_keeps_nobody_from_the_others(world: World) -> None:
     """Cut short by its container: what it uses is not known, others are told as ever."""
     other = claim("d", [result(2)], pods=["q"])
