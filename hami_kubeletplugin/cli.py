@@ -135,7 +135,7 @@ def top(
     """
     from hami_kubeletplugin import top as shown  # noqa: PLC0415
     from hami_kubeletplugin.gpu.source import sessions_for, source_for  # noqa: PLC0415
-    from hami_kubeletplugin.usage.service import UsageOfNode  # noqa: PLC0415
+    from hami_kubeletplugin.usage.service import HANGS, UsageOfNode  # noqa: PLC0415
 
     settings = Settings.checked(node_name=node_name, **given_only(given))
     configure("console", "warning")
@@ -149,6 +149,7 @@ def top(
             hami_dir=settings.hami_dir,
             gpus=lambda: gpus,
             sessions=sessions,
+            patience=HANGS,
         )
         while live:
             typer.echo(shown.screen(await usage.look()), nl=False)

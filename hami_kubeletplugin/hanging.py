@@ -181,7 +181,7 @@ class MayHang:
 
     def _hangs(self, job: _Job[Any]) -> HamiError:
         return self._error(
-            f"{self._what} {job.at} has not answered for {time.monotonic() - job.since:.0f} s: its file system or the driver "
+            f"{self._what} {job.at} has not answered for {self._patience:g} s: its file system or the driver "
             "hangs. Look at the kernel's log (dmesg) and at what is mounted there; it is tried again"
         )
 

@@ -18,7 +18,8 @@ from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
 from hami_kubeletplugin.hamicore.region import LAYOUTS, MAGIC, UUID_BYTES, Layout
 
-_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FIND: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SLOTS: Final = 1024
 """SHARED_REGION_MAX_PROCESS_NUM."""
 _TRIES: Final = 4
@@ -117,22 +118,30 @@ def read_region(
         StorageError: It is no region: another kind of file, cut short, or of no layout that is known.
     """
     try:
-        handle = os.open(path, _OPEN, dir_fd=folder)
+        handle = _opened(path, folder)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}") from error
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise StorageError(f"{path}: is no regular file")
-        return _content(handle, found.st_size, layout, gpus, pids)
+        return _content(handle, os.fstat(handle).st_size, layout, gpus, pids)
     except OSError as error:
         raise StorageError(f"{path}: can't be read: {error.strerror}") from error
     except ValueError as error:
         raise StorageError(f"{path}: {error}") from error
     finally:
         os.close(handle)
+
+
+def _opened(path: Path, folder: int | None) -> int:
+    """Only if it is a regular file: root in a container may put any device there, and to open one can do something."""
+    found = os.open(path, _FIND, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            raise StorageError(f"{path}: is no regular file")
+        return os.open(f"/proc/self/fd/{found}", _OPEN)
+    finally:
+        os.close(found)
 
 
 def _content(handle: int, size: int, told: Layout | None, gpus: int, pids: Container[int] | None) -> Content:

@@ -122,5 +122,6 @@ class Usage(Protocol):
     async def look(self) -> OfNode:
         """What is in use now, or was a moment ago when somebody else asked.
 
-        Never raises, and never takes longer than its patience: what can't be told in time is left out, or None.
+        Never raises, and never takes longer than its patience: what can't be told in time is as it was shortly before, left out,
+        or None.
         """

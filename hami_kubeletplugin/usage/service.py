@@ -35,9 +35,8 @@ STALE: Final = 60.0
 _SAMPLE: Final = 5.0
 """Seconds for which NVML's answers are good while GPUs are in use; with none in use it is asked as seldom as health asks it."""
 _PATIENCE: Final = 3.0
-"""Seconds for files and /proc. What takes longer goes on, and is there for who asks next."""
-_HANGS: Final = 30.0
-"""Seconds until they are said to hang."""
+HANGS: Final = 30.0
+"""Seconds until files and /proc are said to hang."""
 
 
 class UsageOfNode:
@@ -51,6 +50,7 @@ class UsageOfNode:
         pods: Where pods can be asked for; None: nowhere.
         installed: Gives what is known of HAMi-core as it is installed.
         idle: Seconds between questions to NVML while no claim is prepared.
+        patience: Seconds that a look waits for files and /proc. What takes longer goes on, and is there for who asks next.
         proc: Where procfs is.
         clock: Seconds that only grow.
     """
@@ -65,15 +65,16 @@ class UsageOfNode:
         pods: PodApi | None = None,
         installed: Callable[[], Installed | None] = lambda: None,
         idle: float = 15.0,
+        patience: float = _PATIENCE,
         proc: Path = PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._rest = clock, 0.0
+        self._patience, self._clock, self._rest = patience, clock, 0.0
         self._gpus, self._idle, self._pods = gpus, idle, Pods(pods)
         self._seen: Mapping[str, Gpu] = {}
         self._sampler = Sampler(sessions, self._age) if sessions else None
         self._node, self._folder = OnNode(records, hami_dir, installed, proc), str(hami_dir)
-        self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=_HANGS)
+        self._may_hang = MayHang("what GPU containers use, below", StorageError, patience=HANGS)
         self._finding: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[OfNode] | None = None
         self._last: tuple[float, OfNode] | None = None
@@ -111,9 +112,9 @@ class UsageOfNode:
         gpus = self._gpus()
         if self._finding is None or self._finding.done():
             self._finding = asyncio.create_task(self._find(sample), name="usage, below")
-        done, _ = await asyncio.wait({self._finding}, timeout=_PATIENCE)
+        done, _ = await asyncio.wait({self._finding}, timeout=self._patience)
         if not done and self._said.is_new("slow"):
-            log.warning("looking at what containers use of GPUs takes long", seconds=_PATIENCE)
+            log.warning("looking at what containers use of GPUs takes long", seconds=self._patience)
         at, containers = self._told
         if self._clock() - at > STALE:
             containers = ()
@@ -134,7 +135,7 @@ class UsageOfNode:
                 log.warning("what containers use of GPUs can't be told now", error=str(error), exc_info=unexpected)
         took = self._clock() - began
         self._rest = min(took * REST, _LONGEST_REST)
-        if took < _PATIENCE:
+        if took < self._patience:
             self._said.ended("slow")
 
     def _found(self, sample: Sample | None) -> Found:

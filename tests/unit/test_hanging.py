@@ -3,11 +3,14 @@
 import asyncio
 import resource
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+from hami_kubeletplugin import hanging
 from hami_kubeletplugin.api.errors import HamiError, StorageError
 from hami_kubeletplugin.hanging import MayHang, OwnThreads
 from tests.waiting import until
@@ -102,6 +105,19 @@ def test_one_name_hangs_once(kernel: Kernel) -> None:
         pass
     kernel.hangs.clear()
     assert files.each(kernel.read, ["x"]) == {"x": "x"}
+
+
+def test_what_hangs_is_said_in_the_same_words(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it does: who says each failure once, as logs do, would say it each time anew."""
+    later = [0.0]
+    monkeypatch.setattr(hanging, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later[0]))
+    files = MayHang("the file", StorageError, patience=0.05)
+    kernel.hangs, said = {"x"}, set()
+    for later[0] in (0.0, 60.0, 600.0):
+        with pytest.raises(StorageError) as caught:
+            files.each(kernel.read, ["x"])
+        said.add(str(caught.value))
+    assert len(said) == 1
 
 
 def test_no_more_threads_than_most_hang(kernel: Kernel) -> None:

@@ -1,6 +1,7 @@
 """What a region says is read as C has written it, and whatever a container makes of the file harms nobody."""
 
 import os
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,24 @@ def test_whatever_stands_there_is_bounded(
     assert 0 <= used.busy <= 100
     assert all(0 <= limit.memory_mib <= 1 << 30 and 0 <= limit.cores <= 100 for limit in limits(content, GIVEN))
     assert all(len(words) < 300 and words.isprintable() for words in differences(content, GIVEN, Policy()))
+
+
+def test_what_is_no_regular_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root in a container may make any device, and some do something when they are opened: a watchdog reboots the node."""
+    os.mkfifo(tmp_path / "fifo")
+    open_, opened = os.open, list[bool]()
+
+    def opens(path: Any, flags: int, *more: Any, **others: Any) -> int:
+        handle = open_(path, flags, *more, **others)
+        if not flags & os.O_PATH:
+            opened.append(stat.S_ISREG(os.fstat(handle).st_mode))
+        return handle
+
+    monkeypatch.setattr(os, "open", opens)
+    with pytest.raises(StorageError, match="is no regular file"):
+        read(tmp_path / "fifo")
+    read(file(tmp_path / "region"))
+    assert opened == [True]
 
 
 def test_only_a_regular_file_is_a_region(tmp_path: Path) -> None:

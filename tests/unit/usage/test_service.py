@@ -304,7 +304,7 @@ async def test_a_look_that_takes_long_is_shown_when_it_is_done(world: World, mon
         return look(sample)
 
     monkeypatch.setattr(world.usage._node, "look", slow)
-    monkeypatch.setattr(service, "_PATIENCE", 0.01)
+    world.usage._patience = 0.01
     with capture_logs() as logs:
         for _ in range(3):
             assert await world.containers() == ()
