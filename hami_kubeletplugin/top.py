@@ -9,6 +9,7 @@ from typing import Final
 
 from hami_kubeletplugin.api.limits import Limit
 from hami_kubeletplugin.api.names import MIB
+from hami_kubeletplugin.api.quoting import printable
 from hami_kubeletplugin.program import table
 from hami_kubeletplugin.usage.model import OfContainer, OfGpu, OfNode, OnGpu
 from hami_kubeletplugin.usage.shares import shares
@@ -34,8 +35,8 @@ def text(found: OfNode) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(found.at))
     gpus = [_gpu(gpu, found) for gpu in found.gpus]
     containers = [_row(of, gpu, found) for of in _sorted(found.containers) for gpu in of.gpus]
-    first = table([_GPU, *map(_printable, gpus)]) if gpus else "no GPU can be seen"
-    second = table([_CONTAINER, *map(_printable, containers)]) if containers else "no container has a GPU"
+    first = table([_GPU, *_shown(gpus)]) if gpus else "no GPU can be seen"
+    second = table([_CONTAINER, *_shown(containers)]) if containers else "no container has a GPU"
     return f"{when}\n\n{first}\n\n{second}"
 
 
@@ -129,6 +130,6 @@ def _age(seconds: float) -> str:
     return f"{whole}s"
 
 
-def _printable(row: Iterable[str]) -> list[str]:
-    """Without anything that a terminal would obey, whoever chose it."""
-    return ["".join(char if char.isprintable() else "?" for char in cell) for cell in row]
+def _shown(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Whoever chose what is in them."""
+    return [[printable(cell) for cell in row] for row in rows]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hami_kubeletplugin.api.quoting import printable
 from hami_kubeletplugin.hamicore.mounts import parsed
 
 PROC: Final = Path("/proc")
@@ -247,7 +248,7 @@ def _process(proc: Path, pid: int) -> Process | None:
     except (IndexError, ValueError):
         return None
     name = before.partition(b"(")[2].decode(errors="replace")
-    return Process(started, pid, "".join(char if char.isprintable() else "?" for char in name)[:15])
+    return Process(started, pid, printable(name)[:15])
 
 
 def _pod(proc: Path, pid: int) -> str:

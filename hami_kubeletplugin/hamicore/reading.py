@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.names import MAX_GPUS_PER_CONTAINER
+from hami_kubeletplugin.api.quoting import printable
 from hami_kubeletplugin.hamicore.region import LAYOUTS, MAGIC, UUID_BYTES, Layout
 
 _FIND: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -236,5 +237,4 @@ def _whole(handle: int, length: int, offset: int) -> bytes:
 
 
 def _text(content: bytes) -> str:
-    text = content.partition(b"\0")[0].decode("ascii", errors="replace").replace("\ufffd", "?")
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+    return printable(content.partition(b"\0")[0].decode("ascii", errors="replace").replace("\ufffd", "?"))
