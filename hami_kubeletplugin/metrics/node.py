@@ -71,22 +71,22 @@ class Node(Collector):
         yield GaugeMetricFamily(
             "hami_containers_not_limited",
             "Running containers in which no process has loaded HAMi-core; NaN if processes can't be seen.",
-            math.nan if facts.not_limited is None else facts.not_limited,
+            _or_nan(facts.not_limited),
         )
         yield GaugeMetricFamily(
             "hami_claims_not_known",
             "Claims whose containers have more mounts or mappings than are read to tell it; NaN if processes can't be seen.",
-            math.nan if facts.not_known is None else facts.not_known,
+            _or_nan(facts.not_known),
         )
         yield GaugeMetricFamily(
             "hami_containers_limit_differs",
             "Running containers whose region has other limits than their claim; NaN if that can't be told.",
-            math.nan if facts.limit_differs is None else facts.limit_differs,
+            _or_nan(facts.limit_differs),
         )
         yield GaugeMetricFamily(
             "hami_gpus_without_claim",
             "1 if the NVIDIA runtime's configuration lets containers have GPUs without a claim, 0 if not; NaN if none is seen.",
-            math.nan if facts.open_to_all is None else float(facts.open_to_all),
+            _or_nan(facts.open_to_all),
         )
         yield GaugeMetricFamily(
             "hami_slices_published_timestamp_seconds",
@@ -112,3 +112,7 @@ class Node(Collector):
         for what in facts.lacking:
             lacking.add_metric([what], 1)
         yield lacking
+
+
+def _or_nan(known: float | None) -> float:
+    return math.nan if known is None else float(known)

@@ -155,17 +155,9 @@ class UsageOfNode:
         if sample is not None:
             return sample.gpus
         simulated = held(containers) if self._sampler is None else None
-        ordered = sorted(gpus.values(), key=lambda gpu: gpu.bus_order)
-        used = {gpu.uuid: (simulated or {}).get(gpu.uuid, (0, 0)) for gpu in ordered} if simulated is not None else {}
-        return tuple(
-            OfGpu(
-                index=index,
-                uuid=gpu.uuid,
-                name=gpu.name,
-                memory=gpu.memory_bytes,
-                memory_used=used[gpu.uuid][0] if used else None,
-                utilization=used[gpu.uuid][1] if used else None,
-                memory_utilization=0 if used else None,
-            )
-            for index, gpu in enumerate(ordered)
-        )
+        made = []
+        for index, gpu in enumerate(sorted(gpus.values(), key=lambda gpu: gpu.bus_order)):
+            used, busy = (None, None) if simulated is None else simulated.get(gpu.uuid, (0, 0))
+            idle = None if simulated is None else 0
+            made.append(OfGpu(index, gpu.uuid, gpu.name, gpu.memory_bytes, used, busy, memory_utilization=idle))
+        return tuple(made)
