@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
@@ -207,12 +208,14 @@ static int open_region(struct stat *found) {
      * for one who shares the file with readers only. Our own opening for writing would break it, so it ends before. In
      * between are microseconds in which a process could open the file unseen, but it would have to be in a container that
      * has it mounted: the starting one has no process yet, all processes of those before it have ended, and the driver
-     * lets no two have it at the same time. */
+     * lets no two have it at the same time. Two hooks that meet there are told apart by a lock. */
     file = open_file("region", region_path, O_RDONLY, found);
     if (!lease(file, F_RDLCK)) fail_in_use();
     fcntl(file, F_SETLEASE, F_UNLCK);
     close(file);
-    return open_file("region", region_path, O_RDWR, found);
+    file = open_file("region", region_path, O_RDWR, found);
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) fail_in_use();
+    return file;
 }
 
 static void write_all(int file, const void *data, size_t size, off_t at) {

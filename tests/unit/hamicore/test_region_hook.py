@@ -153,6 +153,13 @@ def test_a_lease_of_another_process_is_not_waited_for(use: Use) -> None:
     assert use.run().status == 0
 
 
+def test_a_run_that_renews_it_is_not_met(use: Use) -> None:
+    """Two runs that both found nothing but a reader: the lock lets one of them write, the other one finds it in use."""
+    with process("import fcntl; f = os.open(p, os.O_RDONLY); fcntl.flock(f, fcntl.LOCK_EX)", use.region):
+        assert "open for writing" in use.run().message
+    assert use.run().status == 0
+
+
 def test_many_at_once_leave_a_whole_region(use: Use) -> None:
     """Runs side by side renew it or find it in use; none leaves it half-written."""
     with ThreadPoolExecutor(8) as pool:
