@@ -19,6 +19,7 @@ The package is a house whose floors import downward only (checked by import-lint
     claims         claim -> plan -> CDI spec; records; prepare, unprepare, recover; what keeps limits as an interface
     gpu            NVML, discovery, topology, simulated hardware
     kube           the Kubernetes API client
+    findings       what doctors found, for people and scripts
     observe        structured logs, the page for Prometheus and probes
     files          files that are there whole or not at all
     hanging        work that may hang in the kernel
