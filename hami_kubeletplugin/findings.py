@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from textwrap import fill, indent
+from textwrap import fill
 from typing import Final
 
 from hami_kubeletplugin.api.errors import HamiError
@@ -101,6 +101,10 @@ def as_text(findings: Sequence[Finding]) -> str:
     """For a terminal: each in its place, what is to be done below it, and at the end a line that counts."""
     counts = [f"{number} {level}" for level in Level if (number := sum(finding.level is level for finding in findings))]
     return "\n".join([*map(_block, findings), ", ".join(counts)])
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, _WIDTH, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
 
 
 def _block(finding: Finding) -> str:
