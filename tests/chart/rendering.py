@@ -1,5 +1,6 @@
 """helm template, as objects."""
 
+import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -42,19 +43,20 @@ class Chart:
         kubernetes: str = "1.37.2",
         apis: Sequence[str] = (),
         namespace: str = "hami-system",
-        notes: bool = False,
+        kubeconfig: Path | None = None,
     ) -> str:
-        """What `helm template` writes, or the notes of a dry run.
+        """What `helm template` writes; with a kubeconfig helm asks that cluster, as `helm install` does.
 
         Raises:
             Refused: With what helm says.
         """
+        about = [f"--kube-version={kubernetes}", *(f"--api-versions={api}" for api in apis)]
+        if kubeconfig:
+            about = ["--dry-run=server", f"--kubeconfig={kubeconfig}"]
         file = self.folder / "values.yaml"
-        file.write_text(yaml.safe_dump(dict(values or {})))
-        command = ["install", "--dry-run=client"] if notes else ["template"]
-        ended = subprocess.run(
-            [self.helm, *command, "hami-dra", CHART, "-n", namespace, "-f", file]
-            + ([] if notes else ["--kube-version", kubernetes, *(f"--api-versions={api}" for api in apis)]),
+        file.write_text(json.dumps(values or {}))  # in YAML a `y` that is not quoted is true
+        ended: subprocess.CompletedProcess[str] = subprocess.run(
+            [self.helm, "template", "hami-dra", CHART, "-n", namespace, "-f", file, *about],
             capture_output=True,
             text=True,
             timeout=60,

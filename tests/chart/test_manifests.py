@@ -38,7 +38,7 @@ def test_the_default_is_daemonset_yaml_and_webhook_yaml(chart: Chart) -> None:
 
 
 def test_what_is_optional_is_as_its_manifest(chart: Chart) -> None:
-    """Each value that stands for a manifest makes its objects, and changes nothing else, but the daemon's option for claims' status."""
+    """Each value that stands for a manifest makes its objects, as they are there."""
     default = chart.objects().keys()
     for file, values in OPTIONAL.items():
         made = {key: plain(item) for key, item in chart.objects(values, apis=[MONITORING]).items()}
