@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check machine unit coverage e2e cluster cluster-down bench wire lock format clean
+.PHONY: demo test check machine unit coverage e2e cluster cluster-down bench wire chart lock format clean
 
 .venv/.ready: requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -19,13 +19,15 @@ test: check machine ## everything that decides whether the software works
 machine: ## packages that tests need: installed where that is possible, else those tests say what they lack
 	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || hack/cluster/build --packages
 
-check: .venv/.ready ## lint, format, types, floors, generated code fresh, metrics and rules as promtool wants them
+check: .venv/.ready ## lint, format, types, floors, generated code fresh, metrics and rules as promtool wants them, the chart
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	hack/wire --check
 	hack/monitoring
+	hack/chart --check
+	hack/chart --test
 
 unit: .venv/.ready
 	$(BIN)/pytest tests/unit
@@ -47,6 +49,9 @@ bench: .venv/.ready
 
 wire: .venv/.ready ## generate hami_kubeletplugin/kubelet/wire from proto/
 	hack/wire
+
+chart: .venv/.ready ## the chart's README, options in its schema, rules and dashboard, from where they are written
+	hack/chart
 
 LOCK := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe
 lock: .venv/.ready ## renew requirements/*.txt
