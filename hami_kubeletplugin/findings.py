@@ -85,7 +85,7 @@ def _found(name: str, future: Future[list[Finding]], timeout: float) -> list[Fin
 
 
 def exit_code(findings: Iterable[Finding], *, strict: bool = False) -> int:
-    """0: no error; 1: an error, or with `strict` a warning; 3: neither, but something could not be found out. 2 is wrong usage."""
+    """0: no error; 1: an error, or with `strict` a warning; 3: neither, but not all could be found out. 2 is wrong usage."""
     levels = {finding.level for finding in findings}
     if Level.error in levels or (strict and Level.warning in levels):
         return 1
@@ -109,14 +109,8 @@ def _wrapped(text: str) -> str:
 
 def _block(finding: Finding) -> str:
     label = {Level.ok: "ok", Level.hint: "hint", Level.unknown: "?"}.get(finding.level, finding.level.upper())
-    head = fill(
-        f"{label:<8}{finding.check}: {printable(finding.what)}",
-        _WIDTH,
-        subsequent_indent=" " * 8,
-        break_long_words=False,
-    )
-    below = [printable(finding.why)] * bool(finding.why)
-    text = [head, *(indent(fill(line, _WIDTH - 8, break_long_words=False), " " * 8) for line in below)]
+    text = [_wrapped(f"{label:<8}{finding.check}: {printable(finding.what)}")]
+    text += [_wrapped(" " * 8 + printable(finding.why))] * bool(finding.why)
     # Commands are not wrapped: people copy them.
     text += [f"{'':8}$ {printable(line)}" for line in finding.mend.splitlines()]
     return "\n".join(text)
