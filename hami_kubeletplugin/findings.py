@@ -107,10 +107,6 @@ def _wrapped(text: str) -> str:
     return fill(text, _WIDTH, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
 
 
-def _wrapped(text: str) -> str:
-    return fill(text, _WIDTH, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
-
-
 def _block(finding: Finding) -> str:
     label = {Level.ok: "ok", Level.hint: "hint", Level.unknown: "?"}.get(finding.level, finding.level.upper())
     text = [_wrapped(f"{label:<8}{finding.check}: {printable(finding.what)}")]
