@@ -13,7 +13,14 @@ project = "hami-dra"
 version = release = __version__
 extensions = ["myst_parser"]
 root_doc = "README"
-exclude_patterns = [".*", "build", "tests", "hami_kubeletplugin", "proto", "requirements"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "tests",
+    "hami_kubeletplugin",
+    "proto",
+    "requirements",
+]  # not to be searched for pages
 highlight_language = "none"  # a fence that names no language has none
 smartquotes = False
 myst_heading_anchors = 4
@@ -23,25 +30,34 @@ html_copy_source = False
 html_show_sphinx = False
 
 NAVIGATION: Final = {
-    "Start": ("docs/claims", "examples/README", "docs/migrating-from-hami"),
+    "Start": ("docs/first-steps", "docs/tutorial", "docs/claims", "examples/README", "docs/migrating-from-hami"),
     "Operate": (
+        "docs/clusters",
+        "docs/chart",
         "docs/operating",
         "docs/troubleshooting",
+        "docs/doctor",
         "docs/observability",
         "docs/kubectl",
         "docs/with-other-controllers",
         "docs/grpcurl",
     ),
-    "Know": ("docs/limits", "docs/security", "docs/performance", "docs/decisions"),
+    "Know": ("docs/compatibility", "docs/limits", "docs/security", "docs/performance", "docs/decisions"),
     "Reference": (
         "docs/reference/options",
+        "charts/hami-dra/README",
         "docs/reference/metrics",
         "docs/reference/objects",
         "docs/reference/errors",
     ),
     "The project": ("CONTRIBUTING", "SECURITY", "CHANGELOG", "hack/cluster/README", "native/hami-core/README"),
 }
-"""Every page, by chapter."""
+"""Every page, by chapter: each of docs/ has to be here, and of other folders those that are here are pages."""
+_ROOT: Final = Path(__file__).parents[2]
+_THERE: Final = {
+    chapter: [page for page in pages if (_ROOT / f"{page}.md").exists()] for chapter, pages in NAVIGATION.items()
+}
+include_patterns = ["README.md", "docs/**", *(f"{page}.md" for pages in _THERE.values() for page in pages)]
 
 
 class _Sphinx(Protocol):
@@ -54,7 +70,7 @@ class _Sphinx(Protocol):
 
 def setup(app: _Sphinx) -> None:
     """Add what Sphinx has no option for."""
-    app.add_config_value("navigation", NAVIGATION, "env")  # what was read before another one is read again
+    app.add_config_value("navigation", _THERE, "env")  # what was read before another one is read again
     app.connect("source-read", _with_navigation)
     app.connect("build-finished", _with_index)
 
@@ -62,7 +78,7 @@ def setup(app: _Sphinx) -> None:
 def _with_navigation(_app: _Sphinx, page: str, source: list[str]) -> None:
     """On the first page, which GitHub shows too, so the navigation isn't written in it."""
     if page == root_doc:
-        for chapter, pages in NAVIGATION.items():
+        for chapter, pages in _THERE.items():
             source[0] += "\n".join(("", "```{toctree}", ":hidden:", f":caption: {chapter}", "", *pages, "```", ""))
 
 
