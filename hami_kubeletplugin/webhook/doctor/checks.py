@@ -1,6 +1,6 @@
 """What is looked at, by whom: people with their rights, and the webhook in its pod with its own."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -116,7 +116,7 @@ def for_people(there: Installation, namespace: str, try_out: TryOut) -> dict[str
     """
     cluster = there.cluster
     return {
-        **_everybodys(there),
+        **_everybodys(there, lambda: _node_names(cluster)),
         "nodes": _parts("nodes", lambda: installed.nodes_without(cluster.nodes(), there.daemon_pods())),
         "certificate": _parts("certificate", lambda: configuration.trust(there.entries(), datetime.now(UTC))),
         "service": _parts("service", lambda: _addresses(there), lambda: _replicas(there)),
@@ -158,7 +158,7 @@ def for_the_webhook(there: Installation, certificate: Part) -> dict[str, Check]:
         certificate: What it knows of its own certificate.
     """
     return {
-        **_everybodys(there),
+        **_everybodys(there, lambda: None),
         "certificate": _parts("certificate", certificate),
         "reachable": _parts("reachable", lambda: _reached(there)),
         "conflicts": _parts(
@@ -179,7 +179,7 @@ def _rest() -> Iterator[Finding]:
     )
 
 
-def _everybodys(there: Installation) -> dict[str, Check]:
+def _everybodys(there: Installation, nodes: Callable[[], Collection[str] | None]) -> dict[str, Check]:
     cluster = there.cluster
     return {
         "kubernetes": _parts(
@@ -190,7 +190,7 @@ def _everybodys(there: Installation) -> dict[str, Check]:
             lambda: kubernetes.gates(cluster.slices(), cluster.driver),
         ),
         "daemon": _parts("daemon", lambda: _daemons(there)),
-        "slices": _parts("slices", lambda: installed.published(cluster.slices(), cluster.driver, _node_names(cluster))),
+        "slices": _parts("slices", lambda: installed.published(cluster.slices(), cluster.driver, nodes())),
         "webhook": _parts("webhook", lambda: _webhook(there), lambda: _rules(there)),
         "versions": _parts("versions", lambda: _versions(there)),
         "templates": _parts("templates", lambda: _templates(there)),
