@@ -8,6 +8,7 @@ The package is a house whose floors import downward only (checked by import-lint
     metrics        what the node daemon shows to Prometheus
     show           tables of devices and claims for people
     top            tables of what is used, for people
+    doctor         what is right and wrong on this node, and what mends it
     fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     inforce        whether limits are in force in running containers
     health         how GPUs are: watched, and told to people

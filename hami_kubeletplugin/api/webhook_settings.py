@@ -194,6 +194,13 @@ class WebhookSettings(Conversion, Certificates):
         description="Seconds from SIGTERM, when readiness goes off, until no more connections are taken: time for the "
         "Service to hear of it.",
     )
+    idle_grace: float = Field(
+        95.0,
+        ge=0,
+        le=600,
+        description="Seconds after that in which connections that rest are left to the API server to close, which it does when "
+        "one has rested for 90. What it asks meanwhile is answered. When all are closed the webhook ends at once.",
+    )
     collect_interval: float = Field(3600.0, gt=0, description="Seconds between looks for unused templates.")
     template_lifetime: float = Field(
         86400.0, ge=7200, description="Seconds that a template is kept for after its last use."

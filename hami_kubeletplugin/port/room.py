@@ -16,6 +16,7 @@ Only if nobody keeps us waiting, connections at rest go in the same order: their
 either, and we work on all, a newcomer is refused.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -67,6 +68,9 @@ class Room:
         self.bounds = bounds
         self.ended: dict[str, int] = {"room": 0, "time": 0}
         """How many connections we ended, by what was short."""
+        self.empty = asyncio.Event()
+        """Set while nobody is in it."""
+        self.empty.set()
         self._members: dict[Member, _Line | None] = {}
         self._waited_for, self._resting = _Line(), _Line()
         self._received = 0
@@ -82,6 +86,7 @@ class Room:
                 return False
             goes.end("room")
         self._members[member] = None
+        self.empty.clear()
         self.wait_for(member)
         return True
 
@@ -89,6 +94,8 @@ class Room:
         """It is gone. May be called again."""
         self._move(member, None)
         self._members.pop(member, None)
+        if not self._members:
+            self.empty.set()
 
     def wait_for(self, member: Member) -> None:
         """It is its client's turn."""

@@ -23,7 +23,7 @@ from hami_kubeletplugin.kube.template_api import TemplateClient
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.webhook.admission.answer import Admission
 from hami_kubeletplugin.webhook.admission.metrics import Metrics
-from hami_kubeletplugin.webhook.admission.server import AdmissionServer
+from hami_kubeletplugin.webhook.admission.server import AdmissionServer, Limits
 from hami_kubeletplugin.webhook.certificate.clients import Clients
 from hami_kubeletplugin.webhook.certificate.key_pair import KeyPair
 from hami_kubeletplugin.webhook.certificate.source import CertificateSource, certificates_for
@@ -95,6 +95,7 @@ async def run(settings: WebhookSettings, *, started: Callable[[int], None] = lam
             missing=missing,
             metrics=metrics,
             refusal=(lambda _: None) if clients is None else clients.refusal,
+            limits=Limits(parting=settings.idle_grace),
         )
         log.info("starting", version=__version__, driver=settings.driver_name)
         try:

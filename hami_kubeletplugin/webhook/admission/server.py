@@ -3,7 +3,7 @@
     server = AdmissionServer({"/mutate": admission.mutate, ...}, missing=..., metrics=...)
     await server.start("0.0.0.0", 9443, lambda: tls)
     server.drain()                            # /readyz says 503, connections are closed after their next answer
-    await server.stop()                       # what was asked is answered, then nothing listens any more
+    await server.stop()                       # nothing listens any more; who is connected is answered, and closes by himself
 
 An answer with a status other than 200 is a failed call to the API server: failurePolicy decides. All that we can judge is
 answered with 200, denials too. Contract: kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers.
@@ -58,7 +58,9 @@ class Limits:
             more than that at once, from several, could hardly be answered in their time-outs, and come back to the replica
             beside us.
         reading: Seconds until a body is there. The API server has it in memory and sends it at once.
-        parting: Seconds from the last connection that is taken until connections that ask nothing are closed.
+        parting: Seconds from the last connection that is taken until those that rest are closed. Longer than the 90 after which
+            the API server's client closes them itself: a review that it sends on one that we close fails, since Go's HTTP client
+            doesn't send a POST again that may have been received.
         port: Connections: one for each review, as HTTP/1.1 has it, and as many for those that come meanwhile or rest; each API
             server keeps up to 25 (client-go). 60 MiB at the worst, 100 KiB each. Bytes: what has come of bodies that aren't
             whole.
@@ -68,7 +70,7 @@ class Limits:
     bodies: int = 24 * 1024 * 1024
     reviews: int = 256
     reading: float = 5.0
-    parting: float = 0.5
+    parting: float = 95.0
     port: Bounds = field(default_factory=lambda: Bounds(connections=512, received=32 * 1024 * 1024))
 
 
@@ -144,22 +146,24 @@ class AdmissionServer:
         self._draining = True
 
     async def stop(self, within: float = 15.0) -> None:
-        """Take no more connections, answer what came, and close.
+        """Take no more connections, answer what comes over those that there are until their clients close them, then close.
 
         Args:
-            within: Seconds for what is still being answered; cut off then.
+            within: Seconds for what is still being answered after that; cut off then.
         """
         self._draining = True
+        if self._listener is None:
+            return
+        await self._listener.close(self._limits.port.header)
+        with contextlib.suppress(TimeoutError):
+            # In it is also who was let in last and has had no time to ask.
+            async with asyncio.timeout(self._limits.parting):
+                await self._listener.room.empty.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                if self._listener is not None:
-                    await self._listener.close(self._limits.port.header)
-                # Who was let in last has had no time to ask.
-                await asyncio.sleep(self._limits.parting)
                 # Not `Server.pre_shutdown`: it would no longer read the bodies of requests that have come in part.
                 await self._idle.wait()
-        if self._listener is not None:
-            await self._listener.cut()
+        await self._listener.cut()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         asked_over = connection.of(request)

@@ -74,7 +74,7 @@ class Webhook:
                     *(Path(sys.executable).parent / "hami-webhook", "run"),
                     *("--listen", ADDRESS, "--port", str(self.port), "--tls-hosts", ADDRESS),
                     # There is no Service that has to hear of its end.
-                    *("--drain-delay", "1"),
+                    *("--drain-delay", "1", "--idle-grace", "1"),
                     *options,
                 ],
                 env={

@@ -334,35 +334,37 @@ async def test_draining(both: Both) -> None:
     writer.close()
 
 
-async def test_who_comes_in_the_last_moment(files: CertificateFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the port is left, who has not asked yet is still served, also on a connection that nobody has taken yet."""
-    parting, parted, sleep = asyncio.Event(), asyncio.Event(), asyncio.sleep
+async def test_who_comes_in_the_last_moment(files: CertificateFiles) -> None:
+    """When the port is left, who has not asked yet is still served, also on a connection that nobody has taken yet.
 
-    async def held(seconds: float) -> None:
-        if seconds == 12.34:
-            parting.set()
-            await parted.wait()
-        else:
-            await sleep(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", held)
-    webhook = Webhook(Limits(parting=12.34))
+    So is who asks again over a connection that rested: nobody can close that one and be sure that no review is on its way. When
+    the clients have closed all, it has stopped.
+    """
+    webhook = Webhook(Limits(parting=60))
     await webhook.server.start("127.0.0.1", 0, serve_with(files))
+    body = json.dumps(review(gpu_pod())).encode()
+    head = b"POST /mutate HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(
+        body
+    )
     async with ApiServerSide(webhook.server.port, files) as api_server:
-        silent = await api_server.raw()
+        resting, silent = await api_server.raw(), await api_server.raw()
+        resting[1].write(head + body)
+        first = await resting[0].readuntil(b"\r\n\r\n")
+        assert b"Connection: close" not in first
+        await resting[0].readexactly(int(first.lower().partition(b"content-length: ")[2].split()[0]))
         late = socket.create_connection(("127.0.0.1", api_server.port))  # while the loop stands still
         stopping = asyncio.create_task(webhook.server.stop(within=60))
         late.setblocking(False)
         queued = await asyncio.open_connection(sock=late, ssl=api_server.tls, server_hostname="127.0.0.1")
-        await until(parting.is_set)
-        body = json.dumps(review(gpu_pod())).encode()
-        head = b"POST /mutate HTTP/1.1\r\nHost: w\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        for reader, writer in (silent, queued):
-            writer.write(head % len(body) + body)
-            assert b" 200 " in await reader.readline()
+        await asyncio.wait({stopping}, timeout=0.6)  # longer than connections that rested were once left open
+        for reader, writer in (silent, queued, resting):
+            writer.write(head + body)
+            answer = await reader.read()  # to the end of the connection
+            assert b" 200 " in answer.splitlines()[0]
+            assert b"Connection: close" in answer
             writer.close()
-        parted.set()
-        await stopping
+        async with asyncio.timeout(10):
+            await stopping
 
 
 async def test_stopping_does_not_wait_for_ever(files: CertificateFiles) -> None:
