@@ -133,6 +133,15 @@ class HostFiles:
             self._counts.repaired("library")
         return installed
 
+    def check_shipped(self) -> None:
+        """See, without writing, that what the image has could be installed.
+
+        Raises:
+            StorageError: It couldn't.
+        """
+        self.check_mount()
+        self._shipped.library()
+
     def check_mount(self) -> None:
         """See that what lies on the host can be run from there.
 
