@@ -16,6 +16,7 @@ from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.health_settings import HealthSettings
 from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.api.taint_settings import TaintSettings
+from hami_kubeletplugin.api.toolkit_settings import ToolkitSettings
 
 ClaimFiles = Literal["auto", "memory", "disk"]
 """Where what GPU containers write into is."""
@@ -102,7 +103,15 @@ class Identity(Options):
 
 
 class Settings(
-    Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings, ClaimSettings, MetricsSettings
+    Sharing,
+    Discovery,
+    Identity,
+    HealthSettings,
+    TaintSettings,
+    BesideSettings,
+    ClaimSettings,
+    MetricsSettings,
+    ToolkitSettings,
 ):
     """The node daemon's settings."""
 
@@ -143,10 +152,6 @@ class Settings(
         "toolkit",
         description="Who puts the driver into containers: 'toolkit' = nvidia-ctk's CDI edits, 'runtime' = the NVIDIA "
         "container runtime, 'none' = nobody.",
-    )
-    nvidia_ctk: str = Field("nvidia-ctk", description="The nvidia-ctk program, for --driver-edits=toolkit.")
-    nvidia_cdi_hook: str = Field(
-        "/usr/bin/nvidia-cdi-hook", description="Path of nvidia-cdi-hook on the host, for --driver-edits=toolkit."
     )
     shared_containers: Literal["allowed", "refused"] = Field(
         "allowed",
