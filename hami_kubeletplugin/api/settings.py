@@ -101,18 +101,23 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(
-    Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings, ClaimSettings, MetricsSettings
-):
-    """The node daemon's settings."""
+class Places(Identity):
+    """All folders of a node in which the driver has something."""
 
-    node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
-    kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
     registry_dir: Path = Field(
         Path("/var/lib/kubelet/plugins_registry"),
         description="The kubelet's plugin registry; the same path in and out.",
     )
     cdi_dir: Path = Field(Path("/var/run/cdi"), description="Where the container runtime looks for CDI specs.")
+
+
+class Settings(
+    Sharing, Discovery, Places, HealthSettings, TaintSettings, BesideSettings, ClaimSettings, MetricsSettings
+):
+    """The node daemon's settings."""
+
+    node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
+    kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
     hami_core: Path = Field(
         Path("/usr/local/lib/hami"),
         description="HAMi-core: a libvgpu.so, or a directory with several (libvgpu.so*); versions.json beside it says which.",
