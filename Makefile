@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check machine unit coverage e2e cluster cluster-down bench wire lock format clean
+.PHONY: demo test check machine unit coverage e2e cluster cluster-down bench site wire chart lock format clean
 
 .venv/.ready: requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -19,13 +19,17 @@ test: check machine ## everything that decides whether the software works
 machine: ## packages that tests need: installed where that is possible, else those tests say what they lack
 	[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || hack/cluster/build --packages
 
-check: .venv/.ready ## lint, format, types, floors, generated code fresh, metrics and rules as promtool wants them
+check: .venv/.ready ## lint, format, types, floors, generated code and pages fresh, no dead link, metrics and rules as promtool wants them, the chart
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	hack/wire --check
+	hack/docs --check
+	hack/site
 	hack/monitoring
+	hack/chart --check
+	hack/chart --test
 
 unit: .venv/.ready
 	$(BIN)/pytest tests/unit
@@ -45,14 +49,21 @@ cluster-down:
 bench: .venv/.ready
 	hack/bench
 
+site: .venv/.ready ## these docs as pages for a browser: build/site/index.html
+	hack/docs
+	hack/site
+
 wire: .venv/.ready ## generate hami_kubeletplugin/kubelet/wire from proto/
 	hack/wire
+
+chart: .venv/.ready ## the chart's README, options in its schema, rules and dashboard, from where they are written
+	hack/chart
 
 LOCK := $(BIN)/pip-compile -q --generate-hashes --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --strip-extras --no-header --allow-unsafe
 lock: .venv/.ready ## renew requirements/*.txt
 	$(LOCK) -o requirements/run.txt pyproject.toml
 	$(LOCK) --build-deps-for wheel --only-build-deps -o requirements/build.txt pyproject.toml
-	$(LOCK) --extra dev --extra kubectl -o requirements/dev.txt pyproject.toml
+	$(LOCK) --extra dev --extra docs --extra kubectl -o requirements/dev.txt pyproject.toml
 
 format: .venv/.ready
 	$(BIN)/ruff check --fix .

@@ -9,6 +9,7 @@ The package is a house whose floors import downward only (checked by import-lint
     metrics        what the node daemon shows to Prometheus
     show           tables of devices and claims for people
     top            tables of what is used, for people
+    doctor         what is right and wrong on this node, and what mends it
     fake           a small API server, control plane, kubelet and scheduler for the demo and the unit tests
     inforce        whether limits are in force in running containers
     health         how GPUs are: watched, and told to people
@@ -23,6 +24,7 @@ The package is a house whose floors import downward only (checked by import-lint
     findings       what doctors found, for people and scripts
     observe        structured logs, the page for Prometheus and probes
     files          files that are there whole or not at all
+    selinux        labels of what containers have mounted
     hanging        work that may hang in the kernel
     program        the frame of both command lines: options from settings, tables
     port           TCP ports that anybody may reach: what a connection may cost

@@ -7,21 +7,24 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 dir=$(readlink -m "${CLUSTER_DIR:-$here/../../.cluster}")
 dir_re=$(sed 's/[][\.*^$+?(){}|]/\\&/g' <<<"$dir")
-bridge=hami0
+bridge=hami0 network=10.243.0 nodes_bridge=hami-nodes # of pods; of nodes, whose first is the machine itself
 [ "$(id -u)" = 0 ] || { echo "$(basename "$0"): please run it as root: it starts a kubelet and a container runtime" >&2; exit 1; }
 mkdir -p "$dir"
 cd "$dir"
 
 declare -A program=(
   [etcd]=etcd [apiserver]=kube-apiserver [manager]=kube-controller-manager [scheduler]=kube-scheduler
-  [containerd]=containerd [kubelet]=kubelet
+  [containerd]=containerd [kubelet]=kubelet [proxy]=kube-proxy [machine]=machine
 )
+control_plane=(etcd apiserver manager scheduler)
+node_parts=(containerd kubelet proxy)
 
 load_settings() { # what `up` was told, for those who come later
   version= node=node-1 gates= runtime_config= api_qps= audit= kubelet_root=/var/lib/kubelet
   # shellcheck disable=SC1091
   [ ! -f settings ] || . ./settings
-  bin=$dir/bin/$version
+  bin=$dir/bin/$version first=$node
+  at "$first"
 }
 
 mark_file=.hami-cluster # in the kubelet's folder: the CLUSTER_DIR whose it is
@@ -52,13 +55,38 @@ marked() { # every process of this cluster outside of containers; containerd's s
   grep -lzxF "CLUSTER_MARK=$dir" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 || true
 }
 
-pids() { # PART
-  local pid name=${program[$1]}
-  for pid in $(marked); do [ "$(cat "/proc/$pid/comm" 2>/dev/null)" != "${name:0:15}" ] || echo "$pid"; done
+belongs() { # PID OWNER: a node, or `control`; what has the mark alone, such as tests' daemons, is the first node's
+  local entries entry mark='' owner=$first
+  mapfile -d '' -t entries 2>/dev/null <"/proc/$1/environ" || return 1
+  for entry in "${entries[@]}"; do
+    case $entry in "CLUSTER_MARK=$dir") mark=1 ;; CLUSTER_NODE=*) owner=${entry#*=} ;; esac
+  done
+  [ -n "$mark" ] && [ "$owner" = "$2" ]
+}
+of() { # OWNER
+  local pid
+  for pid in $(marked); do if belongs "$pid" "$1"; then echo "$pid"; fi; done
+}
+owner_of() { # PART: its node, or `control`, as is the first node's proxy: by it the API server reaches services while that node is off
+  case $1 in
+    containerd | kubelet | machine) echo "$node" ;;
+    proxy) if [ "$node" = "$first" ]; then echo control; else echo "$node"; fi ;;
+    *) echo control ;;
+  esac
 }
 
-contained() { # every process in a container of this cluster: its root is an overlay in our folder
-  grep -lE "^[0-9]+ [0-9]+ [0-9:]+ / / .*upperdir=$dir_re/" /proc/[0-9]*/mountinfo 2>/dev/null | cut -d/ -f3 || true
+pids() { # PART
+  local pid owner name=${program[$1]}
+  owner=$(owner_of "$1")
+  for pid in $(grep -lxF "${name:0:15}" /proc/[0-9]*/comm 2>/dev/null | cut -d/ -f3); do
+    if belongs "$pid" "$owner"; then echo "$pid"; fi
+  done
+}
+
+contained() { # every process in a container of this node: its root is an overlay in our folder
+  local home_re
+  home_re=$(sed 's/[][\.*^$+?(){}|]/\\&/g' <<<"$home")
+  grep -lE "^[0-9]+ [0-9]+ [0-9:]+ / / .*upperdir=$home_re/containerd/" /proc/[0-9]*/mountinfo 2>/dev/null | cut -d/ -f3 || true
 }
 
 running() { [ -n "$(pids "$1")" ]; }
@@ -80,28 +108,32 @@ stop() { # PART [SIGNAL]: and wait for it, or the next start meets its ports
 # --- starting -------------------------------------------------------------------------------------------------------
 
 launch() { # PART ARGUMENT...
-  local part=$1; shift
-  CLUSTER_MARK=$dir PATH="$bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH" \
-    setsid nohup "$bin/${program[$part]}" "$@" >>"log/$part.log" 2>&1 </dev/null 9>&- &
+  local part=$1 owner enter=() log=$dir/log; shift
+  owner=$(owner_of "$part")
+  if [ "$owner" = "$node" ]; then log=$home/log; read -ra enter <<<"$(into)"; fi
+  CLUSTER_MARK=$dir CLUSTER_NODE=$owner PATH="$bin:/usr/local/sbin:/usr/sbin:/sbin:$PATH" \
+    setsid nohup "${enter[@]}" "$bin/${program[$part]}" "$@" >>"$log/$part.log" 2>&1 </dev/null 9>&- &
 }
 
-healthy() { # PORT: GET /healthz says ok
+healthy() { # PORT: GET /healthz says 200
   local answer
   exec 8<>"/dev/tcp/127.0.0.1/$1" || return 1
   printf 'GET /healthz HTTP/1.0\r\n\r\n' >&8
   answer=$(timeout 3 cat <&8)
   exec 8>&-
-  [[ $answer == *ok ]]
+  [[ $answer == HTTP/1.?\ 200\ * ]]
 }
 api_ready() { kubectl get --raw /readyz; }
-runtime_ready() { timeout 3 "$bin/ctr" -a "$dir/containerd.sock" version; }
-kubelet_ready() { (healthy 10248); }
+runtime_ready() { timeout 3 "$bin/ctr" -a "$home/containerd.sock" version; }
+kubelet_ready() { inside bash -c "$(declare -f healthy); healthy 10248"; }
+proxy_ready() { inside bash -c "$(declare -f healthy); healthy 10256"; }
 
 ready() { # PART: wait until it answers; the others have no one waiting for them
   case $1 in
     apiserver) wait_until "the API server" api_ready ;;
     containerd) wait_until "containerd" runtime_ready ;;
     kubelet) wait_until "the kubelet" kubelet_ready ;;
+    proxy) wait_until "kube-proxy" proxy_ready ;;
     *) wait_until "$1" running "$1" ;;
   esac
 }
@@ -122,12 +154,12 @@ start() { # PART
       [ -z "$audit" ] || flags+=(--audit-policy-file=audit.yaml --audit-log-path=log/audit.log)
       # How it shows itself to webhooks, for example; a test may write it, and restart the API server.
       [ ! -f admission.yaml ] || flags+=(--admission-control-config-file=admission.yaml)
-      launch apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
+      launch apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=$network.1 --advertise-address=$network.1 \
         --tls-cert-file=pki/apiserver.crt --tls-private-key-file=pki/apiserver.key --client-ca-file=pki/ca.crt \
         --service-account-key-file=pki/sa.pub --service-account-signing-key-file=pki/sa.key \
         --service-account-issuer=https://kubernetes.default.svc --service-cluster-ip-range=10.96.0.0/16 \
         --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --allow-privileged=true \
-        --endpoint-reconciler-type=none --kubelet-client-certificate=pki/admin.crt --kubelet-client-key=pki/admin.key \
+        --kubelet-client-certificate=pki/admin.crt --kubelet-client-key=pki/admin.key \
         --kubelet-certificate-authority=pki/ca.crt --kubelet-preferred-address-types=InternalIP "${flags[@]}"
       ;;
     manager)
@@ -139,55 +171,14 @@ start() { # PART
       launch scheduler --kubeconfig=pki/scheduler.kubeconfig --authentication-kubeconfig=pki/scheduler.kubeconfig \
         --authorization-kubeconfig=pki/scheduler.kubeconfig --leader-elect=false --bind-address=127.0.0.1 "${flags[@]}" "${rates[@]}"
       ;;
-    containerd) launch containerd -c containerd.toml ;;
+    containerd) launch containerd -c "$home/containerd.toml" ;;
     kubelet)
-      launch kubelet --config=kubelet.yaml --kubeconfig=pki/kubelet.kubeconfig --hostname-override="$node" --root-dir="$kubelet_root"
+      launch kubelet --config="$home/kubelet.yaml" --kubeconfig="$home/pki/kubelet.kubeconfig" --hostname-override="$node" \
+        --node-ip="$address" --root-dir="$kubelet_root"
       ;;
+    proxy) launch proxy --config="$home/proxy.yaml" ;;
   esac
 }
 
-# --- the node, as a machine -----------------------------------------------------------------------------------------
-
-halt() { # stop the node; what is left is what a machine keeps over a reboot
-  local victims try cached container
-  stop kubelet
-  stop containerd
-  for try in $(seq 100); do
-    victims=$({ contained; for part in etcd apiserver manager scheduler; do pids $part; done | sed 's/^/not /'; marked; } |
-      awk '$1 == "not" {spare[$2]; next} {seen[$1]} END {for (pid in seen) if (!(pid in spare)) print pid}')
-    [ -n "$victims" ] || break
-    # shellcheck disable=SC2086
-    kill -KILL $victims 2>/dev/null || true
-    sleep 0.05
-  done
-  awk '{print $2}' /proc/self/mounts | grep -E "^($dir_re|${kubelet_root//./\\.}/(pods|plugins))/" | sort -r |
-    xargs -r umount -l || true
-  # The kubelet bind-mounts its folder onto itself to share what it mounts there; a disk of its own has another root.
-  while awk -v root="$kubelet_root" '$4 == root && $5 == root {found = 1} END {exit !found}' /proc/self/mountinfo; do
-    umount -l "$kubelet_root" || break
-  done
-  ip link delete "$bridge" 2>/dev/null || true
-  # What CNI remembers of sandboxes: ours and, named after the same container, their loopback devices.
-  for cached in /var/lib/cni/results/"$bridge"-*-eth0; do
-    container=${cached##*/"$bridge"-}
-    rm -f "$cached" "/var/lib/cni/results/cni-loopback-${container%-eth0}-lo"
-  done
-  rm -rf containerd/state containerd.sock containerd.sock.ttrpc cni/leases /var/run/cdi/*
-  # Cgroups of killed containers, deepest first; those in use stay, as rmdir refuses them.
-  find /sys/fs/cgroup -depth -type d -path '*/hami-cluster*' -exec rmdir {} \; 2>/dev/null || true
-}
-
-boot() { # the runtime and the kubelet, with what the machine kept
-  local controller
-  # cgroup v1 has one tree for each controller, v2 has one for all.
-  if [ -f /sys/fs/cgroup/cgroup.controllers ]; then
-    mkdir -p /sys/fs/cgroup/hami-cluster
-  else
-    for controller in /sys/fs/cgroup/*/; do mkdir -p "$controller/hami-cluster" 2>/dev/null || true; done
-  fi
-  mkdir -p /etc/cdi /var/run/cdi
-  start containerd
-  ready containerd
-  start kubelet
-  ready kubelet
-}
+# shellcheck source=node.sh
+. "$here/node.sh"

@@ -58,6 +58,9 @@ class Client:
         timeout: Seconds for a whole request, so that a server that is gone is found out; watches have their own rules.
         longest: What that grows to for a server that is slow.
         asked: Told of each request that has its answer, or none; of a watch as soon as it has begun.
+
+    Attributes:
+        date: The server's clock, as its last answer says in HTTP's words; empty if it said nothing.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Client:
         self._patience = Patience(timeout, longest)
         self._token, self._asked = BearerToken(access), asked
         self._session: aiohttp.ClientSession | None = None
+        self.date = ""
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(ssl=self._access.tls or True, limit=_CONNECTIONS, keepalive_timeout=KEEP_ALIVE)
@@ -128,6 +132,7 @@ class Client:
         try:
             async with await self._send(call, body, aiohttp.ClientTimeout(total=patience)) as response:
                 answer = response.status, response.headers, await response.read()
+                self.date = response.headers.get("Date", "")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(error, TimeoutError):
                 self._patience.too_short(patience)
