@@ -23,7 +23,7 @@ from typing import Self
 
 from aiohttp import web
 
-from hami_kubeletplugin.fake.api_kinds import RESOURCES, Object, api_version, served, stored
+from hami_kubeletplugin.fake.api_kinds import GROUP, RESOURCES, Object, api_version, served, stored
 from hami_kubeletplugin.fake.api_pages import Pages
 from hami_kubeletplugin.fake.api_patch import patched
 from hami_kubeletplugin.fake.api_requests import Asked, parse
@@ -185,6 +185,9 @@ class ApiServer:
         if request.path == "/version":
             major, minor = self.version
             return web.json_response({"major": str(major), "minor": str(minor), "gitVersion": f"v{major}.{minor}.0"})
+        if request.path == f"/apis/{GROUP}":
+            versions = [{"groupVersion": f"{GROUP}/{version}", "version": version} for version in self.api_versions]
+            return web.json_response({"kind": "APIGroup", "name": GROUP, "versions": versions})
         if asked is None:
             # The real one answers unknown group versions in plain text.
             return web.Response(status=HTTPStatus.NOT_FOUND, text="404 page not found\n")
@@ -204,6 +207,8 @@ class ApiServer:
             case "create":
                 check_namespace(store, key)
                 obj = admit(asked.resource, stored(asked.resource, asked.version, body), None, self.gates_off)
+                if request.query.get("dryRun"):
+                    return served(asked.resource, asked.version, obj)
                 result = store.create(key._replace(name=obj.get("metadata", {}).get("name", "")), obj)
             case "update":
                 result = self._update(key, stored(asked.resource, asked.version, body))

@@ -1,40 +1,21 @@
-"""The API server as a person at a terminal asks it: GETs and lists in pages, over the official `kubernetes` package. Blocking."""
+"""The API server as a person at a terminal asks it, over the official `kubernetes` package: GETs, lists, dry runs. Blocking."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 from hami_kubeletplugin.api.errors import ApiError, ApiExpired, ApiUnavailable
 from hami_kubeletplugin.kube import people_config
-from hami_kubeletplugin.kube.call import USER_AGENT, Call, Object, error_of, items_of, object_of
+from hami_kubeletplugin.kube.call import METHODS, USER_AGENT, Call, Object, error_of, object_of
+from hami_kubeletplugin.kube.paged import pages
 from hami_kubeletplugin.kube.people_config import Access
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 60.0
 """Until something comes: a page of a large list is put together first."""
-PAGE: Final = 500
-"""Objects of one answer, as kubectl has it."""
-
-
-class Reader(Protocol):
-    """Somebody who reads the cluster."""
-
-    def get(self, call: Call) -> Object:
-        """One object.
-
-        Raises:
-            ApiError: The server says no, or does not answer; the message has the context.
-        """
-
-    def all(self, call: Call) -> Iterator[Object]:
-        """The objects of a list, which comes in pages.
-
-        Raises:
-            ApiError: As for `get`.
-        """
 
 
 class PeoplesClient:
@@ -79,28 +60,37 @@ class PeoplesClient:
         return object_of(call, self._answer(call))
 
     def all(self, call: Call) -> Iterator[Object]:
-        """See `Reader`. A list that took so long that the server forgot its beginning can't be had."""
-        following: Mapping[str, str] = {}
-        while True:
-            query = {**(call.query or {}), "limit": str(PAGE), **following}
-            answer = object_of(call, self._answer(dataclasses.replace(call, query=query)))
-            yield from items_of(call, answer, "name")
-            token = answer["metadata"].get("continue")
-            if not isinstance(token, str) or not token:
-                return
-            following = {"continue": token}
+        """See `Reader`."""
+        return pages(call, self.get)
+
+    def text(self, call: Call, most: int) -> str:
+        """What is no JSON, such as a container's log: its first bytes, at most so many.
+
+        Raises:
+            ApiError: As for `get`.
+        """
+        return self._answer(call, accept="*/*")[:most].decode(errors="replace")
+
+    def try_out(self, call: Call, body: Object) -> Object:
+        """Have an object admitted as if it were created. Nothing is: it is a dry run, whatever the call says.
+
+        Raises:
+            ApiError: As for `get`, and what admission says.
+        """
+        dry = dataclasses.replace(call, verb="create", query={**(call.query or {}), "dryRun": "All"})
+        return object_of(dry, self._answer(dry, body))
 
     @property
     def _where(self) -> str:
         return f"context {self.access.context}, {self.access.server}"
 
-    def _answer(self, call: Call) -> bytes:
+    def _answer(self, call: Call, body: Object | None = None, accept: str = "application/json") -> bytes:
         from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
         from urllib3.exceptions import HTTPError  # noqa: PLC0415
 
         url = f"{self.access.server}{call.path}" + (f"?{urlencode(call.query)}" if call.query else "")
         headers = {
-            "Accept": "application/json",
+            "Accept": accept,
             "Accept-Encoding": "gzip",
             "User-Agent": USER_AGENT,
             **self.access.headers,
@@ -108,13 +98,17 @@ class PeoplesClient:
         try:
             # Its models would cost more than all else.
             response = self._client.call_api(
-                "GET", url, header_params=headers, _request_timeout=(CONNECT_SECONDS, READ_SECONDS)
+                METHODS[call.verb],
+                url,
+                header_params=headers if body is None else {**headers, "Content-Type": call.content_type},
+                body=body,
+                _request_timeout=(CONNECT_SECONDS, READ_SECONDS),
             )
             text: bytes = response.read()
             status: int = response.status
         except (HTTPError, ApiException, OSError, ValueError) as error:  # the package makes its own of errors of TLS
             raise ApiUnavailable(f"{call} failed: {_reason(error)} ({self._where})") from error
-        if status == HTTPStatus.OK:
+        if status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return text
         refused = error_of(call, status, response.headers, text)
         again = "; try again" if isinstance(refused, ApiExpired) else ""

@@ -1,6 +1,7 @@
 """`kubectl hami`: what people ask about the cluster. It is told from slices, claims and pods as they are now; nothing is written.
 
 cli          entry point: reads options, reads the cluster, prints
+support      what a bug report needs of a cluster, without secrets
 why_view     why a pod waits, as text and JSON (pure)
 why          why a pod waits (pure)
 asked        what a pod asks for: its claims, and what nobody converted (pure)

@@ -4,18 +4,22 @@ import gc
 import json
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from hami_kubeletplugin.api import names
+from hami_kubeletplugin.findings import as_json, as_text, exit_code
 from hami_kubeletplugin.kube.people import PeoplesClient
-from hami_kubeletplugin.kubectl import fits, fits_view, usage_view, why_view
+from hami_kubeletplugin.kubectl import fits, fits_view, support, usage_view, why_view
 from hami_kubeletplugin.kubectl.cluster import look, look_around
 from hami_kubeletplugin.kubectl.usage_view import By
 from hami_kubeletplugin.kubectl.why import why as explain
 from hami_kubeletplugin.program import program, run_program
 from hami_kubeletplugin.webhook.cli import convert
+from hami_kubeletplugin.webhook.doctor import checks
+from hami_kubeletplugin.webhook.doctor.cluster import Cluster
 
 app = program(
     "What GPUs of the cluster are used, what would fit, and why a pod waits. Reads only, as you, with your kubeconfig."
@@ -106,6 +110,51 @@ def why(
         typer.echo(json.dumps(why_view.as_json(found), indent=2))
     else:
         typer.echo(why_view.text(f"{within}/{name}", found, wide=output == "wide"))
+
+
+@app.command()
+def doctor(
+    *,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="Where a pod is tried out, as a dry run. Default: the context's, or default."
+        ),
+    ] = None,
+    output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")] = (
+        "text"
+    ),
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings, too.")] = False,
+    support_bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.tar.gz", help="Write what a bug report needs into this new file. No Secrets are read."
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, max=600, help="Seconds for all checks.")] = 60.0,
+    driver_name: Annotated[
+        str | None, typer.Option(envvar="HAMI_DRIVER_NAME", help="Whose GPUs. Default: what the DaemonSet says.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Say what is wrong with the installation in the cluster, why it matters, and the command that mends it.
+
+    Reads only; a pod that asks for a GPU is tried out as a dry run. Exit 1: something is wrong; 3: something could not be
+    found out. On a node: hami-kubeletplugin doctor.
+    """
+    gc.disable()  # as above
+    with PeoplesClient.of(kubeconfig, context) as client:
+        cluster = Cluster(client)
+        cluster.path("/version", "version", "gitVersion")  # who can't be asked is told once
+        cluster.driver = driver_name or checks.driver_of(cluster)
+        there = checks.Installation(cluster)
+        within = namespace or client.access.namespace
+        found = checks.found_by(there, checks.for_people(there, within, client.try_out), timeout)
+        if support_bundle is not None:
+            support.write(support_bundle, support.collect(there, client, found, timeout))
+    typer.echo(as_json(found) if output == "json" else as_text(found))
+    raise typer.Exit(exit_code(found, strict=strict))
 
 
 def main() -> NoReturn:

@@ -10,7 +10,7 @@ from hami_kubeletplugin.api import fields
 from hami_kubeletplugin.api.errors import ApiForbidden, ApiNotFound, ApiNotServed
 from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.call import Call, Object
-from hami_kubeletplugin.kube.people import Reader
+from hami_kubeletplugin.kube.paged import Reader
 from hami_kubeletplugin.kubectl import taints
 from hami_kubeletplugin.kubectl.inventory import Inventory, inventory
 

@@ -137,6 +137,45 @@ def certs(
         raise typer.Exit(1)
 
 
+@app.command()
+@options(WebhookSettings)
+def doctor(
+    *,
+    output: Annotated[Literal["text", "json"], typer.Option("--output", "-o", help="For people or for programs.")] = (
+        "text"
+    ),
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 for warnings, too.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, max=600, help="Seconds for all of it.")] = 60.0,
+    **given: Any,
+) -> None:
+    """Look at the installation as the webhook's pod sees it, with its options and its rights; reads only.
+
+    Exit 1: something is wrong; 3: something could not be found out. kubectl hami doctor sees more.
+    """
+    from hami_kubeletplugin.findings import as_json, as_text, exit_code  # noqa: PLC0415 - `run` needs none of it
+    from hami_kubeletplugin.kube.blocking import BlockingClient  # noqa: PLC0415
+    from hami_kubeletplugin.kube.config import load  # noqa: PLC0415
+    from hami_kubeletplugin.kube.paged import OwnReader  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.doctor import checks  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.doctor.cluster import Cluster  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.doctor.own import certificate  # noqa: PLC0415
+
+    settings = WebhookSettings.checked(**given_only(given))
+    configure("console", "error")
+    access = load(settings.kubeconfig)
+    client = BlockingClient(access)
+    try:
+        there = checks.Installation(
+            Cluster(OwnReader(client), settings.driver_name), settings.configuration, settings.namespace
+        )
+        looked_at = checks.for_the_webhook(there, lambda: certificate(settings, access))
+        found = checks.found_by(there, looked_at, timeout)
+    finally:
+        client.close()
+    typer.echo(as_json(found) if output == "json" else as_text(found))
+    raise typer.Exit(exit_code(found, strict=strict))
+
+
 def main() -> NoReturn:
     """Entry point. Exit 0, or 1 with one line on stderr that says what to mend."""
     run_program(app, names.WEBHOOK)

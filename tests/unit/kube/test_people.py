@@ -17,7 +17,8 @@ from hami_kubeletplugin.api.errors import ApiForbidden, ApiNotFound, ApiUnavaila
 from hami_kubeletplugin.fake.api_server import ApiServer
 from hami_kubeletplugin.kube import people_config
 from hami_kubeletplugin.kube.call import Call
-from hami_kubeletplugin.kube.people import PAGE, PeoplesClient
+from hami_kubeletplugin.kube.paged import PAGE
+from hami_kubeletplugin.kube.people import PeoplesClient
 from tests import CHECKOUT
 
 NODES = Call("list", "nodes", "/api/v1/nodes")
@@ -218,7 +219,7 @@ async def test_lists_come_in_pages(tmp_path: Path) -> None:
             api.put("nodes", {"metadata": {"name": f"n{number}"}})
         path = written(tmp_path / "x", config(api.url))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("hami_kubeletplugin.kube.people.PAGE", 2)
+            patch.setattr("hami_kubeletplugin.kube.paged.PAGE", 2)
             assert await names(path) == ["n0", "n1", "n2"]
         assert api.requests["list", "nodes"] == 2
     assert PAGE == 500

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
-from hami_kubeletplugin.kube.people import PAGE, PeoplesClient
+from hami_kubeletplugin.kube.paged import PAGE
+from hami_kubeletplugin.kube.people import PeoplesClient
 from hami_kubeletplugin.kubectl import fits, fits_view, usage_view
 from hami_kubeletplugin.kubectl.cluster import look
 from hami_kubeletplugin.kubectl.inventory import inventory
@@ -151,7 +152,7 @@ async def test_large_lists_come_in_pages(api: ApiServer, tmp_path: Path) -> None
     for number in range(3):
         api.put("resourceclaims", claim(f"c{number}", on={"n1/hami-gpu-1": share("1Gi")}))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hami_kubeletplugin.kube.people.PAGE", 3)
+        patch.setattr("hami_kubeletplugin.kube.paged.PAGE", 3)
         with PeoplesClient.of(path) as client:
             seen = await asyncio.to_thread(look, client, DRIVER)
     assert api.requests["list", "resourceclaims"] == 2

@@ -1,0 +1,1 @@
+"""Doctors of the cluster."""
