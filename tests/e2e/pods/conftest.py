@@ -17,7 +17,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture(scope="package")
 def image() -> Path:
-    """The image of both programs, with the fake of libvgpu.so in it; minutes where it was never made. HAMI_E2E_IMAGE: an archive."""
+    """The image of both programs, with the fake of libvgpu.so in it: HAMI_E2E_IMAGE, or made, minutes at first."""
     if "HAMI_E2E_IMAGE" in os.environ:
         return Path(os.environ["HAMI_E2E_IMAGE"])
     subprocess.run([REPOSITORY / "hack" / "image"], check=True, timeout=3000)
