@@ -48,16 +48,19 @@ class Served:
 
 
 def look(place: Place) -> Served:
-    """Ask all of it.
+    """Ask all of it, in the place of the two where somebody answers: daemons that follow each other take turns.
 
     Raises:
         SocketPathTooLong: The sockets can't be there.
     """
+    both = [_look(place, where) for where in PLACES]
+    return max(both, key=lambda served: (served.alive, len(served.there)))  # of equals the first
+
+
+def _look(place: Place, where: int) -> Served:
     settings = place.settings
-    # Daemons that follow one another use two places in turn.
-    at = next((each for each in PLACES if _is_socket(dra_socket(settings.plugin_dir, each))), PLACES[0])
-    socket = dra_socket(settings.plugin_dir, at)
-    registration = registration_socket(settings.registry_dir, settings.driver_name, at)
+    socket = dra_socket(settings.plugin_dir, where)
+    registration = registration_socket(settings.registry_dir, settings.driver_name, where)
     there = frozenset(path for path in (socket, registration) if _is_socket(path))
     return Served(
         lock_holder(settings.plugin_dir),
