@@ -23,6 +23,7 @@ The package is a house whose floors import downward only (checked by import-lint
     findings       what doctors found, for people and scripts
     observe        structured logs, the page for Prometheus and probes
     files          files that are there whole or not at all
+    selinux        labels of what containers have mounted
     hanging        work that may hang in the kernel
     program        the frame of both command lines: options from settings, tables
     port           TCP ports that anybody may reach: what a connection may cost

@@ -168,12 +168,19 @@ def doctor(
     output: OutputOption = Output.table,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings are errors for the exit status, too.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for all checks together.", min=1, max=600)] = 20.0,
+    trial: Annotated[
+        bool,
+        typer.Option(
+            "--try", help="Also start a process with our edits, as in a container, and see its limit in force."
+        ),
+    ] = False,
     **given: Any,
 ) -> None:
     """Say what is right and wrong on this node, why that matters, and what mends it. Works beside a running daemon.
 
-    Changes nothing. Exit status 0: no error; 1: an error; 3: no error, but not all could be found out. In the daemon's pod it has
-    the daemon's options: kubectl -n hami-system exec POD -- hami-kubeletplugin doctor. Needs root.
+    Changes nothing; --try makes a folder below --hami-dir that goes again. Exit status 0: no error; 1: an error; 3: no error,
+    but not all could be found out. In the daemon's pod it has the daemon's options: kubectl -n hami-system exec POD --
+    hami-kubeletplugin doctor. Needs root.
     """
     from hami_kubeletplugin import findings  # noqa: PLC0415
     from hami_kubeletplugin.doctor.checks import checks  # noqa: PLC0415
@@ -183,7 +190,7 @@ def doctor(
     settings = Settings.checked(**{"node_name": socket.gethostname(), **given_only(given)})
     configure("console", "error")
     place = Place(settings, timeout)
-    found = findings.examine(checks(place, Cluster(place)), timeout)
+    found = findings.examine(checks(place, Cluster(place), trial=trial), timeout)
     typer.echo(findings.as_json(found) if output is Output.json else findings.as_text(found))
     raise typer.Exit(findings.exit_code(found, strict=strict))
 

@@ -177,7 +177,12 @@ class Settings(
     stale_grace: float = Field(
         300.0, ge=0, description="Seconds that a claim must have been stale for before it is unprepared."
     )
-    lock_timeout: float = Field(15.0, ge=0, description="Seconds to wait for a predecessor that is still stopping.")
+    lock_timeout: float = Field(
+        120.0,
+        ge=0,
+        description="Seconds to wait for another daemon of this driver on this node to end. Meanwhile this one stands by, and is "
+        "ready if it could prepare claims; after that it ends itself.",
+    )
     log_format: Literal["json", "console"] = Field("json", description="Form of the log on stderr.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
 

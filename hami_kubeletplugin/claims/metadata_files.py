@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from hami_kubeletplugin import files
+from hami_kubeletplugin import files, selinux
 from hami_kubeletplugin.api.cdi import Mount
 from hami_kubeletplugin.api.claim import checked_uid
 from hami_kubeletplugin.api.errors import StorageError
@@ -130,6 +130,7 @@ class MetadataFiles:
                 descriptor = os.open(path, _NEW, _MODE)
             try:
                 os.fchmod(descriptor, _MODE)  # whatever the umask
+                selinux.relabel(descriptor)
                 whole = os.write(descriptor, content) == len(content)
             except OSError:
                 with contextlib.suppress(OSError):
@@ -138,11 +139,21 @@ class MetadataFiles:
             finally:
                 os.close(descriptor)
         except FileExistsError:
-            whole = _says(path, content)
+            whole = False
         except OSError as error:
             raise StorageError(f"{path}: can't be written: {error.strerror}; {files.remedy(error)}") from error
         if not whole:
-            files.write(path, content, durable=False, mode=_MODE)
+            _renew(path, content)
+
+
+def _renew(path: Path, content: bytes) -> None:
+    """Have what is there say just that, for any container."""
+    if not _says(path, content):
+        files.write(path, content, durable=False, mode=_MODE)
+    try:
+        selinux.relabel(path)
+    except OSError as error:
+        raise StorageError(f"{path}: can't be read by containers: {error.strerror}") from error
 
 
 def _says(path: Path, content: bytes) -> bool:

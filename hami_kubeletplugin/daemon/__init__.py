@@ -12,6 +12,7 @@ service     runs it: signals, the lock, one task group
 endpoint    metrics and answers for probes
 door        who gets to see metrics
 parts       its parts, wired
+standby     what it does while its predecessor serves
 node        those that are about this node: GPUs, files, HAMi-core
 seen        what is in use, given out and there, when metrics are asked for
 """

@@ -61,9 +61,11 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
         )
 
     async def alive() -> tuple[bool, str]:
-        return await parts.server.serving(LIVENESS), "the kubelet's socket"
+        return not parts.is_serving or await parts.server.serving(LIVENESS), "the kubelet's socket"
 
     async def ready() -> tuple[bool, str]:
+        if not parts.is_serving:
+            return not parts.standby.lacking, ", ".join(parts.standby.lacking)
         return await parts.server.serving(READINESS), ", ".join(parts.readiness.lacking) or "the kubelet's socket"
 
     def timeouts() -> Mapping[str, int]:
@@ -84,7 +86,15 @@ async def endpoint(settings: MetricsSettings, parts: Parts) -> AsyncIterator[Non
     ]
     async with (
         door(settings) as way,
-        served(settings.metrics_address, collectors, {ALIVE: alive, READY: ready}, look=seen.look, door=way) as port,
+        served(
+            settings.metrics_address,
+            collectors,
+            {ALIVE: alive, READY: ready},
+            look=seen.look,
+            # Until we have the lock another daemon tells of this node.
+            shows=lambda: parts.is_serving,
+            door=way,
+        ) as port,
     ):
         log.info("serving metrics", port=port)
         yield

@@ -59,6 +59,8 @@ class ThisNode:
         self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files, counts)
         self.edits = driver_edits_for(settings)
         self.sessions = sessions_for(settings)
+        self.only_looks = source_for(settings, sessions=self.sessions)
+        """The GPUs as they are found by who may write nothing."""
         self.hardware = HardwareWatch(
             source_for(settings, self._devices_in_use, sessions=self.sessions),
             interval=settings.rescan_interval,

@@ -16,6 +16,7 @@ from hami_kubeletplugin.claims.status_writer import StatusWriter
 from hami_kubeletplugin.claims.suspects import Suspects
 from hami_kubeletplugin.daemon.node import ThisNode
 from hami_kubeletplugin.daemon.seen import Seen
+from hami_kubeletplugin.daemon.standby import Standby
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.gpu.model import Inventory
 from hami_kubeletplugin.hamicore.enforcement import HamiCore
@@ -30,7 +31,8 @@ from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.claim_status_api import ClaimStatusApi
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.kubelet import other_names
+from hami_kubeletplugin.kubelet import handover, other_names
+from hami_kubeletplugin.kubelet.gate import Gate
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.kubelet.sockets import DriverLock, own_name
 from hami_kubeletplugin.observe.counts import UNCOUNTED, Counts
@@ -56,9 +58,12 @@ class Parts:
         settings: The settings.
         api: The API server; open for as long as they run.
         claim_api: The same for prepares.
-        lock: Held for as long as they run.
+        lock: Held for as long as they run; not yet while they stand by.
         boot_id: Of the running kernel.
         counts: Told of what they do.
+
+    Attributes:
+        is_serving: The lock is held, and claims are worked on.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class Parts:
         counts: Counts = UNCOUNTED,
     ) -> None:
         self._settings, self._api, self._claim_api, self._boot_id = settings, api, claim_api, boot_id
-        self.counts, self.conditions = counts, Conditions()
+        self.counts, self.conditions, self.is_serving = counts, Conditions(), False
         self.node = ThisNode(
             settings, boot_id, conditions=self.conditions, counts=counts, pods=api, changed=self._hardware_changed
         )
@@ -174,7 +179,9 @@ class Parts:
     def _serve(self, lock: DriverLock) -> None:
         """What the kubelet talks to."""
         settings = self._settings
-        self.server = KubeletServer(settings, self.claims, self.publisher.health, lock, counts=self.counts)
+        self._gate = Gate(self.claims)
+        self.server = KubeletServer(settings, self._gate, self.publisher.health, lock, counts=self.counts)
+        self.standby = Standby(settings, self.node, self._api, self.server)
         self.readiness = node_readiness(
             settings,
             self.node.host,
@@ -209,6 +216,12 @@ class Parts:
         await self.readiness.look()
         if self._order:
             await self._order.look()
+        self.is_serving = True
+        self._gate.open()
+
+    async def hand_over(self) -> None:
+        """Have a successor that is ready be registered, before we end."""
+        await handover.offer(self._settings.plugin_dir, self.server.place)
 
     def work(self) -> Mapping[str, Coroutine[None, None, None]]:
         """What runs side by side until cancelled, by name."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+from collections.abc import AsyncIterator
 
 from hami_kubeletplugin import __version__
 from hami_kubeletplugin.api.errors import SettingsError
@@ -34,12 +35,15 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stop.set)
     # Sent when a terminal goes, or by people who expect a reload. Its default would end us without clean-up.
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP ignored: all options are read at the start")
-    serving = asyncio.create_task(_locked(settings))
+    served: asyncio.Future[Parts] = loop.create_future()
+    serving = asyncio.create_task(_serve(settings, served))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
             log.info("stopping: finishing what is being prepared")
+            if served.done() and not serving.done():
+                await served.result().hand_over()
     finally:
         for task in (stopping, serving):
             task.cancel()
@@ -48,34 +52,67 @@ async def run(settings: Settings) -> None:
     log.info("stopped")
 
 
-async def _locked(settings: Settings) -> None:
-    """Everything that a signal ends, the wait for a predecessor included."""
-    async with driver_lock(settings.plugin_dir, settings.lock_timeout) as lock:
-        await _serve(settings, lock)
+async def _serve(settings: Settings, served: "asyncio.Future[Parts]") -> None:
+    """Everything that a signal ends, the wait for a predecessor included.
 
-
-async def _serve(settings: Settings, lock: DriverLock) -> None:
-    """Everything below the lock, until cancelled."""
+    Args:
+        settings: The settings.
+        served: Gets what serves when it does.
+    """
     boot_id = _boot_id(settings)
     access = load_kube_config(settings.kubeconfig)
+    lock = DriverLock(settings.plugin_dir)
     async with KubeClient(access) as api:
         parts = Parts(settings, api, ClaimClient(access), lock, boot_id, counts=counts_for(settings.metrics_address))
-        await parts.open()
-        log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
-        # What start-up made lives as long as the process: keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
-        try:
-            async with endpoint(settings, parts), asyncio.TaskGroup() as tasks:
-                for name, work in parts.work().items():
-                    tasks.create_task(work, name=name)
-        except ExceptionGroup as group:
-            # The first failure ended all: its own words, or traceback, are what people need.
-            raise group.exceptions[0] from None
-        finally:
-            # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
-            parts.give_up()
-            await asyncio.to_thread(parts.claims.close)
+        async with endpoint(settings, parts), _locked(settings, parts, lock):
+            try:
+                await _work(settings, parts, served)
+            finally:
+                # Nobody waits for answers any more: what prepares still wait for ends now, and what they write is finished.
+                parts.give_up()
+                await asyncio.to_thread(parts.claims.close)
+
+
+@contextlib.asynccontextmanager
+async def _locked(settings: Settings, parts: Parts, lock: DriverLock) -> AsyncIterator[None]:
+    """The driver's lock; while another daemon holds it, we stand by."""
+    standby: list[asyncio.Task[None]] = []
+
+    def stand_by() -> None:
+        standby.append(asyncio.create_task(parts.standby.run(), name="standby"))
+
+    async def end() -> None:
+        for task in standby:
+            task.cancel()
+        for result in await asyncio.gather(*standby, return_exceptions=True):
+            if isinstance(result, Exception):  # we could not stand by, and take the place when it is free
+                log.error("could not stand by", exc_info=result)
+        standby.clear()
+
+    try:
+        async with driver_lock(settings.plugin_dir, settings.lock_timeout, lock=lock, waits=stand_by):
+            await end()
+            yield
+    finally:
+        await end()
+        await parts.server.leave()
+
+
+async def _work(settings: Settings, parts: Parts, served: "asyncio.Future[Parts]") -> None:
+    """Everything below the lock, until cancelled."""
+    await parts.open()
+    log.info("starting", version=__version__, node=settings.node_name, driver=settings.driver_name)
+    served.set_result(parts)
+    # What start-up made lives as long as the process: keep the collector from walking it again and again.
+    gc.collect()
+    gc.freeze()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for name, work in parts.work().items():
+                tasks.create_task(work, name=name)
+    except ExceptionGroup as group:
+        # The first failure ended all: its own words, or traceback, are what people need.
+        raise group.exceptions[0] from None
 
 
 def _boot_id(settings: Settings) -> str:

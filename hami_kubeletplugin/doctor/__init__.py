@@ -3,6 +3,8 @@
 It changes nothing, works beside a running daemon and without one, and never waits longer than it was told to.
 
     checks      all checks by name, wired
+    trying      a container-like process through our own edits, to see the limit in force
+    sandbox     the mount name space of that process, and its program
     containers  running containers without the library, or with another limit
     claims      records, CDI specs and claims, compared; what is left of claims that are gone
     slices      GPUs as published against GPUs as found; who else gives them out

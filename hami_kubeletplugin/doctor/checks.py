@@ -13,6 +13,7 @@ from hami_kubeletplugin.doctor import (
     serving,
     slices,
     toolkit,
+    trying,
 )
 from hami_kubeletplugin.doctor import cluster as kubernetes
 from hami_kubeletplugin.doctor.cluster import Cluster
@@ -20,8 +21,15 @@ from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.findings import Check
 
 
-def checks(place: Place, cluster: Cluster) -> Mapping[str, Check]:
-    """Each of them, from the hardware to the containers."""
+def checks(place: Place, cluster: Cluster, *, trial: bool = False) -> Mapping[str, Check]:
+    """Each of them, from the hardware to the containers.
+
+    Args:
+        place: This node.
+        cluster: What is asked of the API server.
+        trial: Whether a process is to be tried, too.
+    """
+    tried: dict[str, Check] = {"try": partial(trying.trial, place)} if trial else {}
     return {
         "driver": partial(driver.driver, place),
         "device-nodes": partial(driver.device_nodes, place),
@@ -42,4 +50,5 @@ def checks(place: Place, cluster: Cluster) -> Mapping[str, Check]:
         "claims": partial(claims.claims, place, cluster),
         "leftovers": partial(claims.leftovers, place),
         "containers": partial(containers.containers, place),
+        **tried,
     }

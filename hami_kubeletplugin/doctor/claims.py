@@ -179,7 +179,8 @@ def _devices(path: Path) -> Collection[str] | str:
 
 def _folders(cache: Path) -> list[str]:
     try:
-        found = islice(os.scandir(cache), _MOST)
-        return [each.name for each in found if each.is_dir(follow_symlinks=False) and not each.name.startswith(".")]
+        with os.scandir(cache) as entries:
+            found = [each.name for each in islice(entries, _MOST) if each.is_dir(follow_symlinks=False)]
+        return [name for name in found if not name.startswith(".")]
     except OSError:
         return []

@@ -16,6 +16,8 @@ _NO_GPU: Final = "No GPU of this node is published, and no pod with GPUs can sta
 _MAJORS: Final = {"nvidia": 195, "nvidia-frontend": 195}
 _CONTROL: Final = {"nvidiactl": ("nvidia", 255), "nvidia-uvm": ("nvidia-uvm", 0)}
 """Device nodes that CUDA needs, the name of their major number in /proc/devices, and their minor number."""
+_PUBLISHED: Final = ("GPU published", "GPUs published")
+"""What begins so is about GPUs that can be had."""
 _MAKE: Final = "nvidia-modprobe -u -c 0"
 
 
@@ -74,6 +76,9 @@ def judged(found: Hardware, library: str, *, simulated: str | None) -> Iterator[
     for event, facts in found.remarks:
         about = ", ".join(f"{name} {value}" for name, value in facts)
         mig = "MIG" in event
+        if event.startswith(_PUBLISHED):
+            yield Finding(check="driver", level=Level.hint, what=f"{event} ({about})")
+            continue
         yield Finding(
             check="driver",
             level=Level.warning,

@@ -227,13 +227,18 @@ def _lease(path: Path) -> str | None:
 
 def _below(folder: Path) -> Iterator[Path]:
     """What is in it, and one level below."""
+    for path in _entries(folder):
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _entries(path)
+
+
+def _entries(folder: Path) -> list[Path]:
     try:
-        for entry in os.scandir(folder):
-            yield Path(entry.path)
-            if entry.is_dir(follow_symlinks=False):
-                yield from (Path(each.path) for each in os.scandir(entry.path))
+        with os.scandir(folder) as entries:
+            return [Path(each.path) for each in islice(entries, _LABELS)]
     except OSError:
-        return
+        return []
 
 
 def _label(path: Path) -> str | None:

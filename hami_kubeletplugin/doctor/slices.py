@@ -196,6 +196,7 @@ def others_judged(
 
 def _names(folder: Path) -> list[str]:
     try:
-        return [entry.name for entry in islice(os.scandir(folder), _MOST)]
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in islice(entries, _MOST)]
     except OSError:
         return []

@@ -190,7 +190,8 @@ class FakeKubelet:
             await self._changed.wait_for(lambda: self._find(driver) is None)
 
     def _find(self, driver: str) -> Plugin | None:
-        return next((plugin for plugin in self._plugins.values() if plugin.driver == driver), None)
+        # Of several the newest, as the kubelet does.
+        return next((plugin for plugin in reversed(self._plugins.values()) if plugin.driver == driver), None)
 
     async def _watch(self) -> None:
         while True:

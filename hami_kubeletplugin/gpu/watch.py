@@ -129,6 +129,18 @@ class HardwareWatch:
             return tuple(gpu.uuid for gpu in self._inventory.gpus)
         return () if isinstance(self._failure, DriverMissing) else None
 
+    async def peek(self, source: GpuSource) -> None:
+        """Look once before `run`, and neither tell nor write anything.
+
+        Args:
+            source: One that writes nothing.
+        """
+        try:
+            self._inventory, self._failure = await source.discover(), None
+        except HardwareError as error:
+            self._failure = error
+        self._looked.set()
+
     async def run(self) -> None:
         """Look until cancelled."""
         if self._known:
@@ -153,7 +165,7 @@ class HardwareWatch:
     async def _look(self) -> None:
         try:
             found = await self._source.discover()
-            inventory: Inventory | None = with_lost(found, self._inventory or self._before, await self._used())
+            inventory: Inventory | None = with_lost(found, self._before or self._inventory, await self._used())
             self._before = None
             failure: HardwareError | None = None
         except HardwareError as error:
@@ -166,7 +178,7 @@ class HardwareWatch:
             meanwhile = "nothing is published" if isinstance(failure, DriverMissing) else "what is published stays"
             log.warning("GPUs can't be read, trying again", meanwhile=meanwhile, error=str(failure))
         known = inventory is not None or isinstance(failure, DriverMissing)
-        changed = inventory != self._inventory
+        changed = inventory != self._inventory or (inventory is not None and not self._offered)
         self._inventory, self._failure = inventory, failure
         self._looked.set()
         if changed and inventory and self._known:
@@ -189,5 +201,5 @@ class HardwareWatch:
             return await asyncio.to_thread(self._in_use)
         except StorageError:
             # Not known: none that was there goes away meanwhile.
-            before = self._inventory or self._before
+            before = self._before or self._inventory
             return before.by_uuid() if before else ()

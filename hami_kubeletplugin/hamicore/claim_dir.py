@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from hami_kubeletplugin import selinux
 from hami_kubeletplugin.api.claim import checked_uid
 from hami_kubeletplugin.api.errors import ClaimError, StorageError
 from hami_kubeletplugin.hamicore import mounts
@@ -85,6 +86,7 @@ class ClaimDir:
         """
         try:
             directory(self.path, 0o700, parents=0o700)
+            selinux.relabel(self.path)
             if mounts.is_mounted(self.path):
                 return True
             if not self.in_memory or os.listdir(self.path):
@@ -105,6 +107,7 @@ class ClaimDir:
         self.make()
         try:
             directory(path, 0o777)
+            selinux.relabel(path)
         except OSError as error:
             raise _cannot_make(path, error) from error
         return path

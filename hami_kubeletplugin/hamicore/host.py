@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hami_kubeletplugin import files
+from hami_kubeletplugin import files, selinux
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.api.settings import ClaimFiles
 from hami_kubeletplugin.hamicore import mounts
@@ -133,6 +133,15 @@ class HostFiles:
             self._counts.repaired("library")
         return installed
 
+    def check_shipped(self) -> None:
+        """See, without writing, that what the image has could be installed.
+
+        Raises:
+            StorageError: It couldn't.
+        """
+        self.check_mount()
+        self._shipped.library()
+
     def check_mount(self) -> None:
         """See that what lies on the host can be run from there.
 
@@ -214,6 +223,8 @@ class HostFiles:
             files.remove_temporaries(path)
         _place(installed.library, library.content, 0o755)
         _place(installed.preload, _PRELOAD, 0o644)
+        for path in (installed.library, installed.preload):
+            selinux.relabel(path)
         if renewal is not None and hook is not None:
             _place(renewal.hook, hook, 0o755)
         return installed

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from hami_kubeletplugin import selinux
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.hamicore.directories import OPEN, directory, empty, remove_attributes, restore
@@ -67,6 +68,7 @@ def _put_in_order(path: Path) -> None:
     try:
         remove_attributes(handle)  # first: with a list, the mode's bits of the group mean something else
         restore(handle, _MODE)
+        selinux.relabel(handle)
         with os.scandir(handle) as entries:
             for entry in itertools.islice(entries, _MOST):
                 if not _may_be_held(entry):

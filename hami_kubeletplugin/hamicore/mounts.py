@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from hami_kubeletplugin import selinux
+
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _FLAGS: Final = ctypes.c_ulong(2 | 4 | 8)
 """MS_NOSUID, MS_NODEV, MS_NOEXEC: whatever a container leaves there is no program of any user of the node."""
@@ -34,9 +36,15 @@ def mount(path: Path, *, size: int, inodes: int, mode: int) -> None:
     Raises:
         OSError: Not allowed here, or the directory isn't there.
     """
-    options = f"size={size},nr_inodes={inodes},mode={mode:o}"
+    options = _options(size=size, inodes=inodes, mode=mode, label=selinux.label())
     if _LIBC.mount(b"hami-dra", os.fsencode(path), b"tmpfs", _FLAGS, options.encode()):
         raise _error(path)
+
+
+def _options(*, size: int, inodes: int, mode: int, label: str | None) -> str:
+    """Of a tmpfs. With a label all files in it have that one, whoever makes them, and so are for each container. Pure."""
+    options = f"size={size},nr_inodes={inodes},mode={mode:o}"
+    return f"{options},context={label}" if label else options
 
 
 def unmount(path: Path) -> None:

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from hami_kubeletplugin import files
+from hami_kubeletplugin import files, selinux
 from hami_kubeletplugin.api.errors import StorageError
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.hamicore.directories import remove_attributes
@@ -48,6 +48,7 @@ def _is_region(path: Path) -> bool:
         remove_attributes(path)
         if stat.S_IMODE(found.st_mode) != 0o666:
             path.chmod(0o666)
+        selinux.relabel(path)
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -69,6 +70,7 @@ def _write(path: Path, region: Region, *, reserve: bool) -> None:
     """
 
     def fill(descriptor: int) -> None:
+        selinux.relabel(descriptor)
         if reserve:
             os.posix_fallocate(descriptor, 0, region.size)
         else:

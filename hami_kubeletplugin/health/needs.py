@@ -60,8 +60,36 @@ def node_readiness(
         trouble = registration.trouble
         return {} if trouble is None else {EVERY: trouble}
 
-    checks = (
-        Check("noexec", host.check_mount),
+    readiness = Readiness(
+        (*node_checks(settings, library, host.check_mount, edits, gpus=gpus), Check("kubelet", registered)),
+        conditions=conditions,
+        gpus=gpus,
+        registered=registration.registered.is_set,
+        told=told,
+    )
+    registration.follow(readiness.wake)
+    return readiness
+
+
+def node_checks(
+    settings: Settings,
+    library: Callable[[], None],
+    mount: Callable[[], None],
+    edits: DriverEditsSource,
+    *,
+    gpus: Callable[[], Sequence[str] | None],
+) -> tuple[Check, ...]:
+    """Those of what is on the node.
+
+    Args:
+        settings: The settings.
+        library: Raises a HamiError if HAMi-core's library can't be had.
+        mount: Raises one if nothing can be run from where it lies.
+        edits: The driver's edits.
+        gpus: UUIDs of this node's GPUs; None while they are not known.
+    """
+    return (
+        Check("noexec", mount),
         Check("hami-core", library),
         Check("records", lambda: files.check_room(settings.plugin_dir / "claims")),
         Check("cdi-dir", lambda: files.check_room(settings.cdi_dir)),
@@ -73,13 +101,7 @@ def node_readiness(
             within=_DRIVER + 5,
             longest=30.0,
         ),
-        Check("kubelet", registered),
     )
-    readiness = Readiness(
-        checks, conditions=conditions, gpus=gpus, registered=registration.registered.is_set, told=told
-    )
-    registration.follow(readiness.wake)
-    return readiness
 
 
 def without_edits(edits: DriverEditsSource, uuids: Sequence[str], deadline: float) -> Wrong:

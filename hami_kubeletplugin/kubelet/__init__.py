@@ -2,6 +2,8 @@
 
     other_names   serves claims of other driver names, until they are gone
     server        binds, keeps and removes the sockets
+    gate          has calls wait until they may be worked on
+    handover      how a successor is registered before its predecessor ends
     registration  GetInfo, NotifyRegistrationStatus
     dra           NodePrepareResources, NodeUnprepareResources
     listener      one gRPC server on one socket file, with reflection

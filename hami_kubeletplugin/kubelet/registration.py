@@ -58,6 +58,10 @@ class Registration:
             type=PLUGIN_TYPE, name=driver, endpoint=str(endpoint), supported_versions=SUPPORTED_VERSIONS
         )
 
+    def move(self, endpoint: Path) -> None:
+        """DRA is served at another path."""
+        self._info.endpoint = str(endpoint)
+
     @property
     def trouble(self) -> str | None:
         """What is wrong, and what to do; None while nothing is known to be."""

@@ -30,6 +30,8 @@ WATCH_INTERVAL: Final = 3.0
 
 _FIRST_WAIT: Final = 0.2
 _ASKED_FOR: Final = 1.0
+_HASTE: Final = 0.01
+"""Seconds between looks while a prepare may wait for us."""
 _SERVICES: Final = (dra.V1_SERVICE, dra.V1BETA1_SERVICE, health.V1, health.V1ALPHA1)
 
 
@@ -57,8 +59,8 @@ class KubeletServer:
         Raises:
             SocketPathTooLong: Names the option to change.
         """
-        self._dra_path = dra_socket(settings.plugin_dir)
-        self._registration_path = registration_socket(settings.registry_dir, settings.driver_name)
+        self._settings, self.place = settings, 0
+        self._dra_path, self._registration_path = self._paths(0)
         self.registration = registration.Registration(settings.driver_name, self._dra_path)
         self.standard = standard.StandardHealth(_SERVICES)
         self._health_interval = settings.health_interval
@@ -84,6 +86,8 @@ class KubeletServer:
         """
         wait = _FIRST_WAIT
         try:
+            await self._lock.renew()
+            await asyncio.to_thread(self._forget_other_place)
             while True:
                 await self._lock.renew()
                 await self._keep_dra()
@@ -92,6 +96,43 @@ class KubeletServer:
                 await asyncio.sleep(wait)
         finally:
             await self._stop()
+
+    async def register_beside(self, place: int) -> bool:
+        """Be registered in another place than who serves now, and has the lock, before `run`; whether we are.
+
+        Raises:
+            ServingError: A socket can't be bound.
+            SocketPathTooLong: The paths of the other place are.
+        """
+        if self._dra_listener is None:
+            self.place = 1 - place
+            self._dra_path, self._registration_path = self._paths(self.place)
+            self.registration.move(self._dra_path)
+            await self._keep_dra()
+            if not await self._keep_registration():
+                return False
+        self._lock.poll = _HASTE
+        while not self.registration.registered.is_set():  # noqa: ASYNC110 - set by gRPC's threads
+            await asyncio.sleep(_HASTE)
+        return True
+
+    def _paths(self, place: int) -> tuple[Path, Path]:
+        """Of the DRA and the registration socket."""
+        settings = self._settings
+        return (
+            dra_socket(settings.plugin_dir, place),
+            registration_socket(settings.registry_dir, settings.driver_name, place),
+        )
+
+    def _forget_other_place(self) -> None:
+        """Remove the sockets that a daemon left which was killed: nobody but us has the lock."""
+        try:
+            paths = self._paths(1 - self.place)
+        except ServingError:  # too long: nobody has ever been there
+            return
+        for path in paths:
+            if path.is_socket():
+                path.unlink(missing_ok=True)
 
     async def serving(self, service: str) -> bool:
         """What gRPC's health service on our own socket says of a service; False too if nobody answers there in time.
@@ -153,6 +194,11 @@ class KubeletServer:
             log.warning("the kubelet's registry directory is not there, waiting for it", directory=str(directory))
         return False
 
+    async def leave(self) -> None:
+        """Remove the sockets, if they are there: as after `run`, and when it never ran."""
+        if self._dra_listener or self._registration_listener:
+            await self._stop()
+
     async def _stop(self) -> None:
         # DRA first: when the kubelet sees the registration socket go it closes its connection, which would cancel what is
         # in flight. Stopping tells it gracefully (GOAWAY) and lets calls end.
@@ -162,5 +208,6 @@ class KubeletServer:
             await self._dra_listener.stop(self._stop_grace)
         if self._registration_listener:
             await self._registration_listener.stop(0)
+        self._dra_listener = self._registration_listener = self._streams = None
         self.registration.forget()
         log.info("sockets removed, no longer registered")

@@ -4,8 +4,13 @@ A driver has two sockets, and one lock that is held before either is bound, so t
 
     <plugin dir>/lock                     flock; holds the pid of its holder
     <plugin dir>/lock.wanted              there while somebody waits for it: who serves the name for its claims alone gives way
+    <plugin dir>/lock.next                flock of who is next in line, among those that wait
+    <plugin dir>/next.sock                where that one is asked to take over: see `handover`
     <plugin dir>/dra.sock                 what the kubelet calls
     <registry dir>/<driver>-reg.sock      what the kubelet's plugin watcher finds
+
+There are two places for the last two, since a successor is registered beside who still serves: the other one is `dra2.sock` and
+`<driver>_2-reg.sock` (a driver's name has no underscore). Were sockets replaced, the kubelet would know no driver for a second.
 
 Contract: k8s.io/kubernetes pkg/kubelet/pluginmanager/pluginwatcher. A socket that appears registers, one that goes
 unregisters, names that start with a dot are ignored.
@@ -19,7 +24,7 @@ import hashlib
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,13 +39,17 @@ SUN_PATH_MAX = 107
 _LOCK_POLL = 0.1
 
 
-def dra_socket(plugin_dir: Path) -> Path:
+PLACES = (0, 1)
+"""Those for sockets."""
+
+
+def dra_socket(plugin_dir: Path, place: int = 0) -> Path:
     """The path of the socket that serves DRA, absolute, since the kubelet has another working directory.
 
     Raises:
         SocketPathTooLong: The plugin directory is too long.
     """
-    path = plugin_dir.absolute() / "dra.sock"
+    path = plugin_dir.absolute() / ("dra2.sock" if place else "dra.sock")
     if excess := _excess(path):
         raise SocketPathTooLong(
             f"{path} has {SUN_PATH_MAX + excess} bytes, a UNIX socket path at most {SUN_PATH_MAX}: make --plugin-dir "
@@ -49,12 +58,14 @@ def dra_socket(plugin_dir: Path) -> Path:
     return path
 
 
-def registration_socket(registry_dir: Path, driver: str) -> Path:
+def registration_socket(registry_dir: Path, driver: str, place: int = 0) -> Path:
     """The path of the registration socket, by the driver's name or, where that is too long, by its hash.
 
     Raises:
         SocketPathTooLong: The registry directory leaves no room for the hashed name either.
     """
+    if place:
+        driver = f"{driver}_2"
     named = registry_dir.absolute() / f"{driver}-reg.sock"
     if not _excess(named):
         return named
@@ -145,17 +156,19 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
 class DriverLock:
     """The lock of one driver on one node. Make one with `driver_lock`; a server asks for it as proof."""
 
-    def __init__(self, plugin_dir: Path) -> None:
-        self.path = plugin_dir.absolute() / "lock"
-        self._wanted = self.path.with_suffix(".wanted")
+    def __init__(self, plugin_dir: Path, name: str = "lock") -> None:
+        self.path = plugin_dir.absolute() / name
+        self._wanted = self.path.with_name(f"{name}.wanted")
         self._fd = -1
+        self.poll = _LOCK_POLL
+        """Seconds between tries to get it."""
 
     @property
     def is_wanted(self) -> bool:
         """Whether somebody else waits for it."""
         return self._wanted.exists()
 
-    async def _acquire(self, within: float) -> None:
+    async def _acquire(self, within: float, waits: Callable[[], None] = lambda: None) -> None:
         deadline = asyncio.get_running_loop().time() + within
         waiting = False
         while not await self._try():
@@ -169,7 +182,8 @@ class DriverLock:
                     self._wanted.touch(0o600)
                 log.info("waiting for the predecessor to stop", holder=_holder(self.path), lock=str(self.path))
                 waiting = True
-            await asyncio.sleep(_LOCK_POLL)
+                waits()
+            await asyncio.sleep(self.poll)
 
     async def renew(self) -> None:
         """Take the lock again if somebody deleted its file, under which another daemon could start.
@@ -248,20 +262,24 @@ def _holder(path: Path) -> str:
 
 
 @contextlib.asynccontextmanager
-async def driver_lock(plugin_dir: Path, within: float) -> AsyncIterator[DriverLock]:
+async def driver_lock(
+    plugin_dir: Path, within: float, *, lock: DriverLock | None = None, waits: Callable[[], None] = lambda: None
+) -> AsyncIterator[DriverLock]:
     """Hold the driver's lock for the time of the block. The plugin directory is made if it is missing.
 
     Args:
         plugin_dir: Where the lock file lies. The file stays: deleting it would let two daemons hold two locks.
         within: Seconds to wait for a predecessor that is still stopping.
+        lock: That of this directory, if it is known already.
+        waits: Called if there is one.
 
     Raises:
         AlreadyServing: Another process holds it; names its pid.
         ServingError: The file can't be opened.
     """
-    lock = DriverLock(plugin_dir)
+    lock = lock or DriverLock(plugin_dir)
     try:
-        await lock._acquire(within)  # noqa: SLF001 - only this function makes locks
+        await lock._acquire(within, waits)  # noqa: SLF001 - only here and in `handover`
         yield lock
     finally:
         lock._release()  # noqa: SLF001

@@ -76,6 +76,7 @@ async def served(
     probes: Mapping[str, Probe] = MappingProxyType({}),
     *,
     look: Callable[[], Awaitable[None]] = _nothing,
+    shows: Callable[[], bool] = lambda: True,
     door: Door = Door(),
 ) -> AsyncIterator[int]:
     """Serve `/metrics`, and what probes ask, for as long as the context is open; gives the port.
@@ -85,6 +86,7 @@ async def served(
         collectors: Asked for each page, in a thread.
         probes: By path; answered with 200, or 503 and what isn't well.
         look: Awaited before collectors are asked.
+        shows: Whether there is anything on the page; else it is empty, and nobody is asked.
         door: Who gets in.
 
     Raises:
@@ -95,6 +97,8 @@ async def served(
         registry.register(collector)
 
     async def make() -> tuple[bytes, bytes]:
+        if not shows():
+            return b"", gzip.compress(b"")
         await look()
         # Some milliseconds with many containers, in which probes and others get their turn.
         return await asyncio.to_thread(_both, registry)

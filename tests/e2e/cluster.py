@@ -47,12 +47,16 @@ class Cluster:
         """As `hack/cluster/control`, e.g. `control("restart", "kubelet")`."""
         self._script("control", *words, timeout=120)
 
+    def enter(self, node: str, *command: str) -> str:
+        """What a command prints that sees a node's network and mounts."""
+        return self._script("control", "enter", node, *command, timeout=30)
+
     @property
     def kubeconfig(self) -> Path:
         """The administrator's."""
         return self.directory / "kubeconfig"
 
-    def _script(self, name: str, *words: str, timeout: float) -> None:
+    def _script(self, name: str, *words: str, timeout: float) -> str:
         done = subprocess.run(
             [SCRIPTS / name, *words],
             env={**os.environ, "CLUSTER_DIR": str(self.directory)},
@@ -64,6 +68,7 @@ class Cluster:
             timeout=timeout,
         )
         assert done.returncode == 0, f"hack/cluster/{name} {' '.join(words)} failed:\n{done.stdout}"
+        return done.stdout
 
     # --- kubectl ---
 
@@ -134,9 +139,13 @@ class Cluster:
         """Run a command in a container and return its output."""
         return self.kubectl("exec", pod, "-n", NAMESPACE, "-c", container, "--", *command)
 
-    def kill_container(self, container_id: str) -> None:
+    def kill_container(self, container_id: str, node: str = NODE) -> None:
         """Kill a container's first process, as the kernel's OOM killer would."""
-        self._ctr("tasks", "kill", "--signal", "SIGKILL", container_id.removeprefix("containerd://"))
+        self._ctr("tasks", "kill", "--signal", "SIGKILL", container_id.removeprefix("containerd://"), node=node)
+
+    def import_image(self, archive: Path, node: str) -> None:
+        """Have a node know the images of an archive."""
+        self._ctr("images", "import", "--local", str(archive), node=node)
 
     def tag_image(self, image: str, tag: str) -> None:
         """Give an image of the node another name."""
@@ -146,10 +155,10 @@ class Cluster:
         """Take a name of an image away."""
         self._ctr("images", "rm", tag)
 
-    def _ctr(self, *words: str) -> None:
+    def _ctr(self, *words: str, node: str = NODE) -> None:
         ctr = self.directory / "bin" / self.version / "ctr"
-        socket = self.directory / "containerd.sock"
-        subprocess.run([ctr, "-a", socket, "-n", "k8s.io", *words], check=True, capture_output=True, timeout=30)
+        socket = self.directory / ("" if node == NODE else node) / "containerd.sock"
+        subprocess.run([ctr, "-a", socket, "-n", "k8s.io", *words], check=True, capture_output=True, timeout=90)
 
     def events(self, pod: str, reason: str | None = None) -> list[str]:
         """Messages of a pod's events."""

@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     used = getattr(item, "funcargs", {})
     cluster = used.get("cluster")
-    for name in ("daemon", "session_daemon", "webhook", "installed"):
+    for name in ("daemon", "session_daemon", "webhook", "installed", "release"):
         if report.failed and name in used:
             report.sections.append((f"log of the {name}", used[name].log_tail()))
     if report.failed and cluster is not None:
@@ -103,13 +103,18 @@ def cluster() -> Iterator[Cluster]:
         if not KEEP:
             cluster.down()
         cluster.up()
-        manifest = yaml.safe_load_all((REPOSITORY / "daemonset.yaml").read_text())
-        cluster.apply(*(item for item in manifest if item["kind"] != "DaemonSet"))
+        apply_daemonset(cluster)
         cluster.make_namespace(NAMESPACE)
         yield cluster
     finally:
         if not KEEP:
             cluster.down()
+
+
+def apply_daemonset(cluster: Cluster) -> None:
+    """Everything of daemonset.yaml, which an installed chart takes along when it goes; not the DaemonSet."""
+    manifest = yaml.safe_load_all((REPOSITORY / "daemonset.yaml").read_text())
+    cluster.apply(*(item for item in manifest if item["kind"] != "DaemonSet"))
 
 
 @pytest.fixture(scope="session")

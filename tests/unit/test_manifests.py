@@ -130,7 +130,8 @@ def test_manifest_and_program_name_the_same_events() -> None:
 def test_the_probes_of_the_daemon() -> None:
     """Each asks a path that the daemon serves, at the port that it listens on; liveness never asks for readiness.
 
-    It starts as slowly as a predecessor lets it, and answers within the time that gRPC's health service may take.
+    It answers within the time that gRPC's health service may take. In an update the new daemon is there beside the old one, so
+    neither has a port of the host, and what ends the wait for the other comes later than what ends the other.
     """
     (container,) = one("DaemonSet", "daemonset.yaml")["spec"]["template"]["spec"]["containers"]
     env = {item["name"]: item.get("value") for item in container["env"]}
@@ -141,6 +142,9 @@ def test_the_probes_of_the_daemon() -> None:
         "liveness": {"path": ALIVE, "port": port["name"]},
         "readiness": {"path": READY, "port": port["name"]},
     }
-    startup = probes["startup"]
-    assert startup["periodSeconds"] * startup["failureThreshold"] > 2 * Settings.model_fields["lock_timeout"].default
+    spec = one("DaemonSet", "daemonset.yaml")["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert "hostPort" not in port
+    assert "hostNetwork" not in spec["template"]["spec"]
+    assert 2 * spec["template"]["spec"]["terminationGracePeriodSeconds"] < Settings.model_fields["lock_timeout"].default
     assert all(probe["timeoutSeconds"] > WITHIN for probe in probes.values())

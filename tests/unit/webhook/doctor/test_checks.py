@@ -8,8 +8,9 @@ import pytest
 
 from hami_kubeletplugin.api.errors import ApiDenied, ApiError, ApiForbidden, ApiUnavailable
 from hami_kubeletplugin.findings import Finding, Level, exit_code
-from hami_kubeletplugin.webhook.doctor.checks import Installation, driver_of, for_people, found_by
+from hami_kubeletplugin.webhook.doctor.checks import for_people, found_by
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster
+from hami_kubeletplugin.webhook.doctor.installation import Installation, driver_of
 from tests import REPOSITORY
 from tests.unit.kubectl.objects import a100s, slice_
 from tests.unit.webhook.doctor.sound import Break, Json, World, bundle, world

@@ -1,0 +1,105 @@
+"""How a daemon that ends has its successor registered with the kubelet before it stops to serve.
+
+    old                               successor, waits for the lock         kubelet
+     │ ── "place 0" to next.sock ──────> │ ── shows the sockets of place 1 ──> │ registers them, too,
+     │ <───────────────── "registered" ─ │ <───────────────────── registered ─ │ and calls the newest
+     │ finishes its calls                │ calls wait                          │
+     │ removes its sockets ──────────────────────────────────────────────────> │ forgets place 0
+     │ gives up the lock                 │ takes it, answers                   │
+
+So the kubelet always has a driver that it is connected to, and only who holds the lock works. Without a successor that is ready,
+or with one that doesn't answer, the old one ends as if there were none.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from hami_kubeletplugin.kubelet.sockets import DriverLock
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
+
+REGISTERING: Final = 4.0
+"""Seconds for the successor's registration: the kubelet looks once a second."""
+LINGER: Final = 0.05
+"""Seconds from then on in which the old one still answers: the kubelet may have chosen it for a call just before."""
+_CONNECTING: Final = 1.0
+_LINE: Final = 64
+"""Bytes of a message."""
+
+
+def successor_socket(plugin_dir: Path) -> Path:
+    """The path of the socket at which a successor is asked to take over."""
+    return plugin_dir.absolute() / "next.sock"
+
+
+@contextlib.asynccontextmanager
+async def next_in_line(plugin_dir: Path) -> AsyncIterator[None]:
+    """Be the one that comes after the lock's holder, for the time of the block; waits for that as long as it takes."""
+    lock = DriverLock(plugin_dir, "lock.next")
+    try:
+        while not await lock._try():  # noqa: SLF001, ASYNC110 - only here and in `driver_lock`; nothing tells of a file lock
+            await asyncio.sleep(lock.poll)
+        yield
+    finally:
+        lock._release()  # noqa: SLF001
+
+
+async def offer(plugin_dir: Path, place: int) -> bool:
+    """Have the successor be registered; whether it is, so that we may stop. For who holds the lock, in `place`."""
+    path = successor_socket(plugin_dir)
+    try:
+        async with asyncio.timeout(_CONNECTING):
+            reader, writer = await asyncio.open_unix_connection(path, limit=_LINE)
+    except (OSError, TimeoutError):  # nobody is there
+        return False
+    try:
+        async with asyncio.timeout(REGISTERING + _CONNECTING):
+            writer.write(b"place %d\n" % place)
+            registered = await reader.readline() == b"registered\n"
+    except (OSError, ValueError, TimeoutError):
+        registered = False
+    finally:
+        writer.close()
+    if registered:
+        await asyncio.sleep(LINGER)
+    log.info("the successor is registered" if registered else "the successor is not ready")
+    return registered
+
+
+@contextlib.asynccontextmanager
+async def standing_by(plugin_dir: Path, take: Callable[[int], Awaitable[bool]]) -> AsyncIterator[None]:
+    """Be there for `offer` while the context is open. For one successor at a time.
+
+    Args:
+        plugin_dir: Where the socket is.
+        take: Called with the place of who ends; returns whether we are registered in another one.
+    """
+    path = successor_socket(plugin_dir)
+    hidden = path.with_name(f".{path.name}")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REGISTERING):
+                word, _, place = (await reader.readline()).decode().partition(" ")
+                if word == "place" and await take(int(place)):
+                    writer.write(b"registered\n")
+                    await writer.drain()
+        except (OSError, ValueError, TimeoutError) as error:
+            log.warning(
+                "the predecessor's place can't be taken before it ends", error=str(error) or "no registration in time"
+            )
+        finally:
+            writer.close()
+
+    hidden.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(answer, hidden, limit=_LINE)
+    try:
+        hidden.rename(path)
+        yield
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
