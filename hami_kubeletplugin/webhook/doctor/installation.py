@@ -4,13 +4,29 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hami_kubeletplugin.api import fields, names
-from hami_kubeletplugin.api.errors import ApiError
+from hami_kubeletplugin.api.errors import ApiError, ApiUnavailable
+from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.call import Object
 from hami_kubeletplugin.webhook.doctor import configuration
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster, daemon_sets, environment
 
 CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 _WEBHOOK_VARIABLE: Final = "HAMI_NAMESPACE"
+
+
+def answers(cluster: Cluster, timeout: float) -> None:
+    """Have the API server answer once, so that one which can't be asked is told of once, and not by each check.
+
+    Raises:
+        ApiError: It does not, or not in time.
+    """
+    asked = OwnThreads(last_wait=0.0).submit(cluster.path, "/version", "version", "gitVersion")
+    try:
+        asked.result(timeout)
+    except TimeoutError as error:
+        raise ApiUnavailable(
+            f"get version failed: no answer in {timeout:g} s; look at the context, or give it more --timeout"
+        ) from error
 
 
 def driver_of(cluster: Cluster) -> str:
