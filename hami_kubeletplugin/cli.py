@@ -174,6 +174,10 @@ def doctor(
             "--try", help="Also start a process with our edits, as in a container, and see its limit in force."
         ),
     ] = False,
+    support_bundle: Annotated[
+        Path | None,
+        typer.Option(help="Also write FILE.tar.gz with what a bug report needs, without secrets.", show_default=False),
+    ] = None,
     **given: Any,
 ) -> None:
     """Say what is right and wrong on this node, why that matters, and what mends it. Works beside a running daemon.
@@ -190,8 +194,17 @@ def doctor(
     settings = Settings.checked(**{"node_name": socket.gethostname(), **given_only(given)})
     configure("console", "error")
     place = Place(settings, timeout)
-    found = findings.examine(checks(place, Cluster(place), trial=trial), timeout)
+    cluster = Cluster(place)
+    found = findings.examine(checks(place, cluster, trial=trial), timeout)
     typer.echo(findings.as_json(found) if output is Output.json else findings.as_text(found))
+    if support_bundle is not None:
+        from hami_kubeletplugin.doctor import bundle  # noqa: PLC0415
+
+        written = bundle.write(support_bundle, place, cluster, found)
+        typer.echo(
+            f"{support_bundle}: {len(written)} parts; its MANIFEST says what they are. Look at it before you hand it on",
+            err=True,
+        )
     raise typer.Exit(findings.exit_code(found, strict=strict))
 
 

@@ -234,6 +234,7 @@ class HostFiles:
         cache = self._hami_dir / "cache"
         directory(self._hami_dir, 0o700)
         directory(cache, 0o700)
+        selinux.relabel(cache)
         reason = mounts.lacking(cache) if self._claim_files != "disk" else None
         if reason and self._claim_files == "memory":
             raise StorageError(f"--claim-files=memory: {reason}")

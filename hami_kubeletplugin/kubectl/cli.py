@@ -132,7 +132,9 @@ def doctor(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=600, help="Seconds for all checks.")] = 60.0,
-    driver_name: Driver = names.DRIVER,
+    driver_name: Annotated[
+        str | None, typer.Option(envvar="HAMI_DRIVER_NAME", help="Whose GPUs. Default: what the DaemonSet says.")
+    ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -143,12 +145,14 @@ def doctor(
     """
     gc.disable()  # as above
     with PeoplesClient.of(kubeconfig, context) as client:
-        there = checks.Installation(Cluster(client, driver_name))
-        there.cluster.path("/version", "version", "gitVersion")  # who can't be asked is told once
+        cluster = Cluster(client)
+        cluster.path("/version", "version", "gitVersion")  # who can't be asked is told once
+        cluster.driver = driver_name or checks.driver_of(cluster)
+        there = checks.Installation(cluster)
         within = namespace or client.access.namespace
-        found = checks.found_by(checks.for_people(there, within, client.try_out), timeout)
+        found = checks.found_by(there, checks.for_people(there, within, client.try_out), timeout)
         if support_bundle is not None:
-            support.write(support_bundle, support.collect(there, client, found))
+            support.write(support_bundle, support.collect(there, client, found, timeout))
     typer.echo(as_json(found) if output == "json" else as_text(found))
     raise typer.Exit(exit_code(found, strict=strict))
 

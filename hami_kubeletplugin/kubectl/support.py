@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -40,15 +41,19 @@ _LINES: Final = 2000
 _LOG_BYTES: Final = 2**20
 
 
-def collect(there: Installation, client: PeoplesClient, found: Iterable[Finding]) -> dict[str, str]:
-    """By file, what goes into the bundle. What can't be read is a file that says so."""
+def collect(there: Installation, client: PeoplesClient, found: Iterable[Finding], seconds: float) -> dict[str, str]:
+    """By file, what goes into the bundle. What can't be read, or comes after so many seconds, is a file that says so."""
+    until = time.monotonic() + seconds
     files = {"findings.json": as_json(found), "version.txt": f"kubectl-hami {__version__}\n"}
     for name, read in _sources(there, client).items():
+        if time.monotonic() > until:
+            files[name] = f"# not read: {seconds:g} s were over\n"
+            continue
         try:
             files[name] = yaml.safe_dump_all(list(islice(read(), _MOST)), sort_keys=False)
         except ApiError as error:
             files[name] = f"# {error}\n"
-    files.update(_logs(there, client))
+    files.update(_logs(there, client, until))
     return files
 
 
@@ -77,8 +82,9 @@ def _sources(there: Installation, client: PeoplesClient) -> dict[str, Callable[[
     def every(resource: str, path: str, **query: str) -> Iterable[Object]:
         return client.all(listed(resource, path, **query))
 
-    def policies_of(resource: str) -> Iterable[Object]:
-        return (clean(each) for name in policies.names() if (each := cluster.get(resource, name)))
+    def policies_of(kind: int) -> Iterable[Object]:
+        found = policies.ours(*map(cluster.all, ("validatingadmissionpolicies", "validatingadmissionpolicybindings")))
+        return (clean(each) for pair in found.values() if (each := pair[kind]))
 
     def ours(kind: str) -> Iterable[Object]:
         return (clean(each) for each in there.configurations(kind) if entries([each]))
@@ -96,8 +102,8 @@ def _sources(there: Installation, client: PeoplesClient) -> dict[str, Callable[[
         "endpointslices.yaml": lambda: own("endpointslices"),
         "mutating.yaml": lambda: ours("mutatingwebhookconfigurations"),
         "validating.yaml": lambda: ours("validatingwebhookconfigurations"),
-        "policies.yaml": lambda: policies_of("validatingadmissionpolicies"),
-        "bindings.yaml": lambda: policies_of("validatingadmissionpolicybindings"),
+        "policies.yaml": lambda: policies_of(0),
+        "bindings.yaml": lambda: policies_of(1),
         "deviceclasses.yaml": lambda: map(clean, cluster.all("deviceclasses")),
         "slices.yaml": lambda: map(
             clean, every("resourceslices.resource.k8s.io", "/apis/resource.k8s.io/v1/resourceslices")
@@ -116,12 +122,12 @@ def _own_pods(there: Installation) -> list[Object]:
     return [*(there.cluster.pods(webhook) if webhook else ()), *there.daemon_pods()]
 
 
-def _logs(there: Installation, client: PeoplesClient) -> dict[str, str]:
+def _logs(there: Installation, client: PeoplesClient, until: float) -> dict[str, str]:
     try:
         pods = _own_pods(there)
     except ApiError as error:
         return {"logs/none.txt": f"{error}\n"}
-    found = {}
+    found: dict[str, str] = {}
     for pod in pods[:_MOST_PODS]:
         namespace, name = (str(fields.at(pod, "metadata", part)) for part in ("namespace", "name"))
         for container in _own_containers(pod):
@@ -135,6 +141,8 @@ def _logs(there: Installation, client: PeoplesClient) -> dict[str, str]:
                 path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
                 call = Call("get", "pods/log", path, f"{namespace}/{name}", query)
                 file = f"logs/{name}.{container}{'.previous' if previous == 'true' else ''}.txt"
+                if time.monotonic() > until:
+                    return found | {file: "not read: the time was over\n"}
                 try:
                     found[file] = client.text(call, _LOG_BYTES)
                 except ApiError as error:

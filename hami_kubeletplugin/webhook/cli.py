@@ -169,7 +169,7 @@ def doctor(
             Cluster(OwnReader(client), settings.driver_name), settings.configuration, settings.namespace
         )
         looked_at = checks.for_the_webhook(there, lambda: certificate(settings, access))
-        found = checks.found_by(looked_at, timeout)
+        found = checks.found_by(there, looked_at, timeout)
     finally:
         client.close()
     typer.echo(as_json(found) if output == "json" else as_text(found))

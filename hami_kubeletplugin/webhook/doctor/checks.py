@@ -1,6 +1,7 @@
 """What is looked at, by whom: people with their rights, and the webhook in its pod with its own."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -31,17 +32,41 @@ Part = Callable[[], Iterable[Finding]]
 TryOut = Callable[[Call, Object], Object]
 
 
-def found_by(checks: Mapping[str, Check], timeout: float) -> list[Finding]:
-    """Run them; what could not be read for several of them is told once.
+def found_by(there: "Installation", checks: Mapping[str, Check], timeout: float) -> list[Finding]:
+    """Run them; what could not be read for several of them is told once, and commands have the names that things have there.
 
     Args:
+        there: What is looked at.
         checks: By name.
         timeout: Seconds for all.
     """
     once: dict[object, Finding] = {}
     for finding in examine(checks, timeout):
         once.setdefault(finding.what if finding.level is Level.unknown else finding, finding)
-    return list(once.values())
+    try:
+        namespace, webhook = there.namespace, there.webhook()
+    except ApiError:
+        return list(once.values())
+    name = str(fields.at(webhook, "metadata", "name") or names.WEBHOOK)
+    return [replace(each, mend=_called(each.mend, namespace, name)) for each in once.values()]
+
+
+def _called(mend: str, namespace: str, webhook: str) -> str:
+    """A command with the names that things have, instead of those by default."""
+    mend = mend.replace(f"-n {names.WEBHOOK_NAMESPACE}", f"-n {namespace}")
+    for kind in ("deploy/", "deployment "):
+        mend = mend.replace(f"{kind}{names.WEBHOOK}", f"{kind}{webhook}")
+    return mend
+
+
+def driver_of(cluster: Cluster) -> str:
+    """The driver's name as the node daemon has it; the default if nobody says another, or DaemonSets may not be read."""
+    try:
+        found = daemon_sets(cluster.all("daemonsets"))
+    except ApiError:
+        found = []  # told by the checks
+    given = (environment(each).get("HAMI_DRIVER_NAME") for each in found)
+    return next(filter(None, given), names.DRIVER)
 
 
 class Installation:
@@ -265,11 +290,7 @@ def _tried(namespace: str, try_out: TryOut, there: Installation) -> Iterator[Fin
 
 
 def _policies(there: Installation) -> Iterator[Finding]:
-    get = there.cluster.get
-    found = {
-        name: (get("validatingadmissionpolicies", name), get("validatingadmissionpolicybindings", name))
-        for name in policies.names()
-    }
+    found = policies.ours(*map(there.cluster.all, ("validatingadmissionpolicies", "validatingadmissionpolicybindings")))
     return policies.policies(found, policies.Who(there.users(), there.cluster.driver, there.namespace))
 
 

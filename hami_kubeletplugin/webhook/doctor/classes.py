@@ -67,7 +67,7 @@ def _ours(obj: Json | None, name: str, driver: str) -> Iterator[Finding]:
             mend=f"kubectl edit deviceclass {name}   # spec.selectors: as in daemonset.yaml, with {driver}",
         )
     elif differ := differences(
-        manifests()["classes"]["gpu.hami.io"]["spec"], obj.get("spec"), driver=driver, namespace=""
+        manifests()["classes"]["gpu.hami.io"]["spec"], obj.get("spec"), driver=driver, called={}
     ):
         yield _class(
             level=Level.hint,

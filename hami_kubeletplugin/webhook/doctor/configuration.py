@@ -122,7 +122,7 @@ def _changed(name: str, entry: Json, driver: str, namespace: str) -> Iterator[Fi
             mend=APPLY,
         )
     wanted = {key: value for key, value in manifests()["webhooks"][name].items() if key != "failurePolicy"}
-    if differ := differences(wanted, entry, driver=driver, namespace=namespace):
+    if differ := differences(wanted, entry, driver=driver, called={namespace: names.WEBHOOK_NAMESPACE}):
         yield of_webhook(
             level=Level.warning,
             what=f"{name}: {', '.join(differ)} differ from webhook.yaml of this version",

@@ -15,6 +15,8 @@ from hami_kubeletplugin.api import names
 
 _ACCOUNT: Final = re.compile(r"system:serviceaccount:(?!kube-system:)([^\":]+):([^\":]+)")
 _RESOURCES: Final = re.compile(r"name in \[([^\]]*)\]")
+_SAID: Final = ("message", "messageExpression")
+"""Only words, with names in them."""
 _MOST: Final = 3
 """Differences of one object that are told."""
 _DEEPEST: Final = 40
@@ -38,7 +40,7 @@ def resources(value: object) -> set[str]:
     return {name for each in lists for name in re.findall(r'"([^"]*)"', each)}
 
 
-def differences(expected: object, found: object, *, driver: str, namespace: str) -> list[str]:
+def differences(expected: object, found: object, *, driver: str, called: Mapping[str, str]) -> list[str]:
     """In what fields something differs from what this version's manifest has; a few of them.
 
     Fields that the manifest doesn't have are the API server's defaults, or its own.
@@ -47,9 +49,9 @@ def differences(expected: object, found: object, *, driver: str, namespace: str)
         expected: As in the manifest.
         found: As in the cluster.
         driver: The name of the driver there.
-        namespace: Where daemon and webhook are there.
+        called: What is called otherwise there: its name -> the manifest's.
     """
-    seen = list(_differ(expected, _as_in_manifest(found, driver, namespace), ""))
+    seen = list(_differ(expected, _as_in_manifest(found, driver, called), ""))
     more = [f"{len(seen) - _MOST} more"] if len(seen) > _MOST else []
     return [*seen[:_MOST], *more]
 
@@ -62,17 +64,17 @@ def _texts(value: object, depth: int = 0) -> Iterator[str]:
             yield from _texts(each, depth + 1)
 
 
-def _as_in_manifest(value: Any, driver: str, namespace: str, depth: int = 0) -> Any:
+def _as_in_manifest(value: Any, driver: str, called: Mapping[str, str], depth: int = 0) -> Any:
     """With the names that manifests have by default."""
     if depth > _DEEPEST:
         return None
     if isinstance(value, Mapping):
-        return {key: _as_in_manifest(each, driver, namespace, depth + 1) for key, each in value.items()}
+        return {key: _as_in_manifest(each, driver, called, depth + 1) for key, each in value.items()}
     if isinstance(value, list):
-        return [_as_in_manifest(each, driver, namespace, depth + 1) for each in value]
+        return [_as_in_manifest(each, driver, called, depth + 1) for each in value]
     if not isinstance(value, str):
         return value
-    return names.WEBHOOK_NAMESPACE if value == namespace else _plain(value, driver)
+    return called.get(value) or _plain(value, driver)
 
 
 def _plain(text: str, driver: str = names.DRIVER) -> str:
@@ -84,6 +86,8 @@ def _differ(expected: object, found: object, path: str) -> Iterator[str]:
     if isinstance(expected, Mapping):
         known = found if isinstance(found, Mapping) else {}
         for key, each in expected.items():
+            if key in _SAID:
+                continue
             yield from _differ(each, known.get(key), f"{path}.{key}" if path else key)
     elif isinstance(expected, list):
         others = found if isinstance(found, list) else []

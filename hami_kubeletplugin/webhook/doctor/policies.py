@@ -1,10 +1,11 @@
 """Are the policies in force that keep daemon and webhook to their own: as this version's manifests have them. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api.names import WEBHOOK_NAMESPACE
 from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.webhook.doctor.expected import accounts, differences, manifests
 
@@ -36,9 +37,21 @@ class Who(NamedTuple):
     namespace: str
 
 
-def names() -> Collection[str]:
-    """Of all policies, and of their bindings."""
-    return tuple(manifests()["policies"])
+def ours(policies: Sequence[Json], bindings: Sequence[Json]) -> dict[str, tuple[Json | None, Json | None]]:
+    """By the manifests' names, our policies and their bindings. Charts may call them otherwise, but for the end."""
+    found = {}
+    for name in manifests()["policies"]:
+        alike = [each for each in policies if _name(each).endswith(name.removeprefix("hami"))]
+        policy = next((each for each in alike if _name(each) == name), next(iter(alike), None))
+        called = _name(policy) if policy else name
+        bound = [each for each in bindings if fields.at(each, "spec", "policyName") == called]
+        binding = next((each for each in bound if _name(each) == called), next(iter(bound), None))
+        found[name] = policy, binding
+    return found
+
+
+def _name(obj: Json) -> str:
+    return str(fields.at(obj, "metadata", "name"))
 
 
 def policies(
@@ -48,7 +61,7 @@ def policies(
     """Whether they are there, bound, and for those whom they are meant for.
 
     Args:
-        found: By name the policy and its binding, where there are any.
+        found: As from `ours`.
         who: See there.
     """
     good = 0
@@ -80,9 +93,10 @@ def _problems(
         return
     if "Deny" not in fields.sequence(fields.at(binding, "spec", "validationActions")):
         yield broken(what=f"ValidatingAdmissionPolicyBinding {name} does not deny what the policy forbids")
+    called = {who.namespace: WEBHOOK_NAMESPACE, _name(policy): name}
     yield from _for_others(name, policy, who, known["file"])
     for kind, obj in (("policy", policy), ("binding", binding)):
-        if differ := differences(known[kind], obj.get("spec"), driver=who.driver, namespace=who.namespace):
+        if differ := differences(known[kind], obj.get("spec"), driver=who.driver, called=called):
             title = "ValidatingAdmissionPolicy" + ("Binding" if kind == "binding" else "")
             yield _policy(
                 level=Level.warning,

@@ -45,7 +45,9 @@ def nodes(cluster: Cluster, session_daemon: Daemon, image: Path) -> Iterator[Non
 def installed(cluster: Cluster, nodes: None, helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
     """The chart, on a cluster where what it brings was applied from the manifests before."""
     release = Release(cluster, helm, tmp_path_factory.mktemp("helm"))
-    release.helm("install", "hami-dra", CHART, "--take-ownership", "--wait", "--timeout=120s", values=values(__version__))
+    release.helm(
+        "install", "hami-dra", CHART, "--take-ownership", "--wait", "--timeout=120s", values=values(__version__)
+    )
     yield release
     release.helm("uninstall", "hami-dra", "--ignore-not-found", "--wait")
     apply_daemonset(cluster)

@@ -22,7 +22,9 @@ def test_upgrade_rollback_uninstall(release: Release, cluster: Cluster) -> None:
     before = started(cluster.running("first", "second"))
     was = shares(release, NODE)
 
-    release.helm("upgrade", "hami-dra", CHART, "--wait", "--timeout=120s", values=values(__version__, deviceCoreScaling=2))
+    release.helm(
+        "upgrade", "hami-dra", CHART, "--wait", "--timeout=120s", values=values(__version__, deviceCoreScaling=2)
+    )
     wait_for("the upgrade to be in force", lambda: shares(release, NODE) == {"200"} == shares(release, SECOND))
     cluster.apply(gpu_pod("upgraded"))
     cluster.running("upgraded")

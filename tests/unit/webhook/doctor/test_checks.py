@@ -8,7 +8,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import ApiDenied, ApiError, ApiForbidden, ApiUnavailable
 from hami_kubeletplugin.findings import Finding, Level, exit_code
-from hami_kubeletplugin.webhook.doctor.checks import Installation, for_people, found_by
+from hami_kubeletplugin.webhook.doctor.checks import Installation, driver_of, for_people, found_by
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster
 from tests import REPOSITORY
 from tests.unit.kubectl.objects import a100s, slice_
@@ -17,7 +17,8 @@ from tests.unit.webhook.doctor.sound import Break, Json, World, bundle, world
 
 def examined(there: World, driver: str = "gpu.hami.io") -> list[Finding]:
     """All that is found."""
-    return found_by(for_people(Installation(Cluster(there, driver)), "shop", there.try_out), 30)
+    found = Installation(Cluster(there, driver))
+    return found_by(found, for_people(found, "shop", there.try_out), 30)
 
 
 def test_the_manifests_are_what_is_expected() -> None:
@@ -460,6 +461,8 @@ def test_other_names_are_no_fault() -> None:
         ('\\"gpu.hami.io\\"', '\\"hami.example\\"'),
         ('"driver": "gpu.hami.io"', '"driver": "hami.example"'),
         ("hami-system", "gpus"),
+        ('"hami-kubeletplugin-own-', '"mine-kubeletplugin-own-'),
+        ('"hami-webhook-own-', '"mine-webhook-own-'),
         (":hami-kubeletplugin", ":plugin"),
         ('"serviceAccountName": "hami-kubeletplugin"', '"serviceAccountName": "plugin"'),
         ('{"name": "gpu.hami.io"}', '{"name": "hami.example"}'),
@@ -471,6 +474,20 @@ def test_other_names_are_no_fault() -> None:
         there.hook(name)["clientConfig"]["caBundle"] = bundle(host="hami-webhook.gpus.svc")
     found = examined(there, "hami.example")
     assert [each for each in found if each.level is not Level.ok] == []
+    there.remove("ValidatingAdmissionPolicyBinding", "mine-webhook-own-templates")
+    (told,) = (each for each in examined(there, "hami.example") if each.level is not Level.ok)
+    assert told.mend == "kubectl apply -f webhook.yaml   # or: helm upgrade hami-dra charts/hami-dra -n gpus"
+
+
+def test_the_driver_is_the_daemons() -> None:
+    """Which driver it is, the DaemonSet says; who may not read that takes the default."""
+    there = world()
+    env = there.one("DaemonSet")["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert driver_of(Cluster(there)) == "gpu.hami.io"
+    env.append({"name": "HAMI_DRIVER_NAME", "value": "hami.example"})
+    assert driver_of(Cluster(there)) == "hami.example"
+    there.forbidden = {"daemonsets"}
+    assert driver_of(Cluster(there)) == "gpu.hami.io"
 
 
 def test_who_may_read_little_is_told_what_is_lacking() -> None:
@@ -480,8 +497,8 @@ def test_who_may_read_little_is_told_what_is_lacking() -> None:
     found = examined(there)
     assert {each.check: each.what for each in found if each.level is Level.unknown} == {
         "nodes": "list nodes failed: forbidden (403); allow verb list on nodes in the ClusterRole",
-        "policies": "get validatingadmissionpolicies.admissionregistration.k8s.io hami-kubeletplugin-own-node failed: "
-        "forbidden (403); allow verb get on validatingadmissionpolicies.admissionregistration.k8s.io in the ClusterRole",
+        "policies": "list validatingadmissionpolicies.admissionregistration.k8s.io failed: "
+        "forbidden (403); allow verb list on validatingadmissionpolicies.admissionregistration.k8s.io in the ClusterRole",
     }
     assert exit_code(found) == 3
     assert any(each.check == "slices" and each.level is Level.ok for each in found)
