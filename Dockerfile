@@ -6,6 +6,8 @@
 # one), Python packages and NVIDIA's headers by hash (requirements/), HAMi-core's source by commit and digest (native/hami-core), the
 # toolkit by its sum; what that needs it names itself, for sum.golang.org to check.
 #
+# REVISION: the commit that this is built from, for `--version` and the labels: --build-arg REVISION=$(git rev-parse HEAD).
+#
 # PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
 # HAMI_CORE_FROM: `source`, HAMi-core as native/hami-core builds it, with our patches; or `image`, the library of a release of HAMi's,
 # without them: docs/limits.md says what doesn't hold then.
@@ -45,19 +47,23 @@ RUN digest=$(sha256sum <libvgpu.so) && digest=${digest%% *} \
 FROM hami-core-${HAMI_CORE_FROM} AS hami-core
 
 FROM ${GO} AS toolkit
-# nvidia-ctk finds out what the driver needs in a container. Its hook runs on the host and comes with the host's toolkit.
-# With cgo, since it loads the driver's NVML.
+# nvidia-ctk finds out what the driver needs in a container; with cgo, since it loads the driver's NVML. nvidia-cdi-hook does some of
+# that on the host, whose glibc may be an older one: so it is static. Both are under the Apache License 2.0.
 ARG TOOLKIT=github.com/NVIDIA/nvidia-container-toolkit
 ARG TOOLKIT_VERSION=1.20.2
 ARG TOOLKIT_SUM=h1:ndvx+2v4c8HmRf8A5aONf1+sE32jNDZ7qnIaBEAN5i8=
+ARG TOOLKIT_FLAGS="-s -w -X ${TOOLKIT}/internal/info.version=${TOOLKIT_VERSION}"
 RUN go mod download -json ${TOOLKIT}@v${TOOLKIT_VERSION} >module.json \
     && if ! grep -F "\"Sum\": \"${TOOLKIT_SUM}\"" module.json; then \
     cat module.json >&2; echo "this toolkit's Sum is not TOOLKIT_SUM, ${TOOLKIT_SUM}" >&2; exit 1; fi \
-    && CGO_ENABLED=1 GOBIN=/toolkit go install \
-    -ldflags="-s -w -X ${TOOLKIT}/internal/info.version=${TOOLKIT_VERSION}" ${TOOLKIT}/cmd/nvidia-ctk@v${TOOLKIT_VERSION}
+    && export CGO_ENABLED=1 GOBIN=/toolkit && cgo=-tags=netgo,osusergo \
+    && go install ${cgo} -ldflags="${TOOLKIT_FLAGS}" ${TOOLKIT}/cmd/nvidia-ctk@v${TOOLKIT_VERSION} \
+    && go install ${cgo} -ldflags="${TOOLKIT_FLAGS} -extldflags=-static" ${TOOLKIT}/cmd/nvidia-cdi-hook@v${TOOLKIT_VERSION}
+RUN cp "$(go env GOMODCACHE)/github.com/!n!v!i!d!i!a/nvidia-container-toolkit@v${TOOLKIT_VERSION}/LICENSE" /toolkit/ \
+    && go version -m /toolkit/nvidia-ctk /toolkit/nvidia-cdi-hook >/toolkit/modules
 
 FROM ${GO} AS host
-# What the daemon brings to the host beside nvidia-ctk: HAMi-core, what release that is, and the hook that renews its regions.
+# What the daemon brings to the host: HAMi-core, what release that is, and the hook that renews its regions.
 WORKDIR /hami
 COPY --from=hami-core /hami/libvgpu.so /hami/versions.json ./
 COPY native /src
@@ -67,20 +73,40 @@ FROM ${PYTHON} AS build
 WORKDIR /src
 COPY requirements/run.txt requirements/build.txt requirements/
 RUN python3 -m venv /opt/hami \
-    && /opt/hami/bin/pip install --no-cache-dir --require-hashes -r requirements/run.txt -r requirements/build.txt
+    && /opt/hami/bin/pip install --no-cache-dir --no-compile --require-hashes -r requirements/run.txt -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY hami_kubeletplugin hami_kubeletplugin
 # What runs needs no installer.
-RUN /opt/hami/bin/pip install --no-cache-dir --no-index --no-deps --no-build-isolation . \
+RUN /opt/hami/bin/pip install --no-cache-dir --no-compile --no-index --no-deps --no-build-isolation . \
     && /opt/hami/bin/pip uninstall --yes pip setuptools
 # daemonset.yaml mounts the host's /usr into it; below /lib is the driver's firmware.
 RUN mkdir /driver-root && ln -s usr/lib /driver-root/lib
 
-FROM ${PYTHON}
+FROM ${PYTHON} AS root
 COPY --from=host /hami /usr/local/lib/hami
 COPY --from=toolkit /toolkit/nvidia-ctk /usr/bin/nvidia-ctk
+COPY --from=toolkit /toolkit/nvidia-cdi-hook /usr/local/lib/hami/nvidia-cdi-hook
+COPY --from=toolkit /toolkit/LICENSE /usr/share/doc/nvidia-container-toolkit/LICENSE
+COPY --from=toolkit /toolkit/modules /tmp/modules
 COPY --from=build /opt/hami /opt/hami
 COPY --from=build /driver-root /driver-root
-ENV PATH=/opt/hami/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+COPY LICENSE /usr/share/doc/hami-dra/LICENSE
+COPY image /tmp/image
+RUN /opt/hami/bin/python3 -B /tmp/image/slim /opt/hami \
+    && /opt/hami/bin/python3 -B /tmp/image/bill /tmp/modules /usr/local/lib/hami >/usr/share/doc/hami-dra/sbom.cdx.json \
+    && rm -rf /tmp/image /tmp/modules
+
+# One layer, without what the steps above took away.
+FROM scratch
+COPY --from=root / /
+ARG VERSION=0.1.0
+ARG REVISION
+ENV PATH=/opt/hami/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HAMI_REVISION=${REVISION}
+LABEL org.opencontainers.image.title="hami-dra" \
+    org.opencontainers.image.description="GPU sharing for Kubernetes through Dynamic Resource Allocation: node daemon and webhook" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="${VERSION}" \
+    org.opencontainers.image.revision="${REVISION}"
 ENTRYPOINT ["hami-kubeletplugin"]
 CMD ["run"]

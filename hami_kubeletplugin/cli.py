@@ -15,7 +15,7 @@ import typer
 from hami_kubeletplugin import show
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import HamiError
-from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
+from hami_kubeletplugin.api.settings import Discovery, Identity, Places, Settings, Sharing
 from hami_kubeletplugin.api.taint_settings import TaintSettings
 from hami_kubeletplugin.claims.other_names import other_names
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -174,6 +174,10 @@ def doctor(
             "--try", help="Also start a process with our edits, as in a container, and see its limit in force."
         ),
     ] = False,
+    support_bundle: Annotated[
+        Path | None,
+        typer.Option(help="Also write FILE.tar.gz with what a bug report needs, without secrets.", show_default=False),
+    ] = None,
     **given: Any,
 ) -> None:
     """Say what is right and wrong on this node, why that matters, and what mends it. Works beside a running daemon.
@@ -190,8 +194,17 @@ def doctor(
     settings = Settings.checked(**{"node_name": socket.gethostname(), **given_only(given)})
     configure("console", "error")
     place = Place(settings, timeout)
-    found = findings.examine(checks(place, Cluster(place), trial=trial), timeout)
+    cluster = Cluster(place)
+    found = findings.examine(checks(place, cluster, trial=trial), timeout)
     typer.echo(findings.as_json(found) if output is Output.json else findings.as_text(found))
+    if support_bundle is not None:
+        from hami_kubeletplugin.doctor import bundle  # noqa: PLC0415
+
+        written = bundle.write(support_bundle, place, cluster, found)
+        typer.echo(
+            f"{support_bundle}: {len(written)} parts; its MANIFEST says what they are. Look at it before you hand it on",
+            err=True,
+        )
     raise typer.Exit(findings.exit_code(found, strict=strict))
 
 
@@ -206,6 +219,28 @@ async def _gpus(settings: Settings, source: GpuSource) -> Mapping[str, Gpu]:
     except (HamiError, OSError) as error:
         typer.echo(f"this node's GPUs can't be seen: {error}", err=True)
         return {}
+
+
+@app.command()
+@options(Places)
+def uninstall(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    claims: Annotated[
+        bool,
+        typer.Option("--claims", help="Also what belongs to prepared claims whose containers are gone for good."),
+    ] = False,
+    **given: Any,
+) -> None:
+    """Take away what the daemon leaves on this node: refused while a daemon serves or claims are prepared.
+
+    Nothing else is touched, and no link is followed. For after the DaemonSet is gone; may be run again.
+    """
+    from hami_kubeletplugin import uninstall as removal  # noqa: PLC0415 - needs gRPC
+
+    configure("console", "warning")
+    settings = Places.checked(**given_only(given))
+    for path in asyncio.run(removal.uninstall(settings, claims=claims, dry_run=dry_run)):
+        typer.echo(path)
 
 
 @app.command()

@@ -1,6 +1,8 @@
 """What the command lines of both programs share. Options are made of settings models, so each is declared and checked once."""
 
+import contextlib
 import inspect
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +26,7 @@ _VARIABLES = {
 }
 """Environment variables with a name that everybody uses, or that would stammer; all others are HAMI_<OPTION>."""
 
+_HAMI_CORE: Final = Path("/usr/local/lib/hami/versions.json")
 
 _LAST_WAIT: Final = 1.0
 """Seconds for threads to end by themselves once all else has."""
@@ -68,8 +71,24 @@ def run_program(app: typer.Typer, name: str) -> NoReturn:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        typer.echo("\n".join([__version__, *built(os.environ, _HAMI_CORE)]))
         raise typer.Exit
+
+
+def built(environment: Mapping[str, str], versions: Path) -> list[str]:
+    """What the image, if this runs in one, was built from, in lines: our commit, and HAMi-core.
+
+    Args:
+        environment: The Dockerfile puts the commit into HAMI_REVISION.
+        versions: HAMi-core's versions.json in the image.
+    """
+    lines = [f"commit {revision}"] if (revision := environment.get("HAMI_REVISION")) else []
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # in no image, or one of somebody else's making
+        lines += [
+            f"HAMi-core {'+'.join(filter(None, (each['version'], each.get('patch'))))} sha256:{each['sha256']}"
+            for each in json.loads(versions.read_text())
+        ]
+    return lines
 
 
 def options(*models: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -54,8 +54,13 @@ NAVIGATION: Final = {
 }
 """Every page, by chapter: each of docs/ has to be here, and of other folders those that are here are pages."""
 _ROOT: Final = Path(__file__).parents[2]
+_NOT_BEFORE: Final = {"charts/hami-dra/README": "docs/chart"}
+"""Pages that lead to another one, which has to be there first."""
 _THERE: Final = {
-    chapter: [page for page in pages if (_ROOT / f"{page}.md").exists()] for chapter, pages in NAVIGATION.items()
+    chapter: [
+        page for page in pages if all((_ROOT / f"{each}.md").exists() for each in (page, _NOT_BEFORE.get(page, page)))
+    ]
+    for chapter, pages in NAVIGATION.items()
 }
 include_patterns = ["README.md", "docs/**", *(f"{page}.md" for pages in _THERE.values() for page in pages)]
 

@@ -13,6 +13,7 @@ from hami_kubeletplugin.kubectl import cli as kubectl
 from hami_kubeletplugin.webhook import cli as webhook
 
 PROGRAMS: Final = {"hami-kubeletplugin": cli.app, "hami-webhook": webhook.app, "kubectl hami": kubectl.app}
+_Row = tuple[str, str, str]
 _INTRODUCTION: Final = """\
 # Options
 
@@ -36,21 +37,33 @@ def _programs() -> Iterator[str]:
             for command in app.registered_commands
             if command.callback
         }
+        most: list[_Row] = []
         for name, command in group.commands.items():
             called = f"{program} {name}"
             yield f"\n### {called}\n\n{_summary(command)}\n"
             first = told.setdefault(callbacks[name], called)
             if first != called:
-                yield f"\nThe same as [{first}](#{first.replace(' ', '-')}).\n"
-            elif rows := sorted(_row(param) for param in command.params if param.name != "help"):
+                yield f"\nThe same as {_link(first)}.\n"
+                continue
+            rows = sorted(_row(param) for param in command.params if param.name != "help")
+            if most and set(most) <= set(rows):
+                yield f"\nAll options of {_link(f'{program} run')}, and these:\n"
+                rows = [row for row in rows if row not in most]
+            if name == "run":
+                most = rows
+            if rows:
                 yield "\n" + table(("option", "variable", "what"), rows)
+
+
+def _link(command: str) -> str:
+    return f"[{command}](#{command.replace(' ', '-')})"
 
 
 def _summary(command: Any) -> str:
     return str(command.help or "").partition("\n\n")[0].replace("\n", " ")
 
 
-def _row(param: Any) -> tuple[str, str, str]:
+def _row(param: Any) -> _Row:
     is_option = param.param_type_name == "option"
     # The long name first, as people look for it.
     names = sorted(param.opts, key=len, reverse=True) if is_option else [str(param.name).upper()]

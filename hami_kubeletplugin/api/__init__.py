@@ -7,6 +7,7 @@ taint_settings    the effects of taints, by kind of condition
 claim_settings    what is told of a claim that is prepared
 beside_settings   what is done where others give out the same GPUs
 metrics_settings  what is shown to Prometheus, and to whom
+toolkit_settings  which programs of NVIDIA's toolkit are used
 gpuconfig         the opaque GpuConfig of claims and classes
 fields            fields of JSON that others wrote, tolerantly and checked
 quoting           what people wrote, in a few words for a message

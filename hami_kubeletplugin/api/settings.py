@@ -16,6 +16,7 @@ from hami_kubeletplugin.api.gpuconfig import ClaimRights
 from hami_kubeletplugin.api.health_settings import HealthSettings
 from hami_kubeletplugin.api.metrics_settings import MetricsSettings
 from hami_kubeletplugin.api.taint_settings import TaintSettings
+from hami_kubeletplugin.api.toolkit_settings import ToolkitSettings
 
 ClaimFiles = Literal["auto", "memory", "disk"]
 """Where what GPU containers write into is."""
@@ -101,18 +102,31 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
-class Settings(
-    Sharing, Discovery, Identity, HealthSettings, TaintSettings, BesideSettings, ClaimSettings, MetricsSettings
-):
-    """The node daemon's settings."""
+class Places(Identity):
+    """All folders of a node in which the driver has something."""
 
-    node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
-    kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
     registry_dir: Path = Field(
         Path("/var/lib/kubelet/plugins_registry"),
         description="The kubelet's plugin registry; the same path in and out.",
     )
     cdi_dir: Path = Field(Path("/var/run/cdi"), description="Where the container runtime looks for CDI specs.")
+
+
+class Settings(
+    Sharing,
+    Discovery,
+    Places,
+    HealthSettings,
+    TaintSettings,
+    BesideSettings,
+    ClaimSettings,
+    MetricsSettings,
+    ToolkitSettings,
+):
+    """The node daemon's settings."""
+
+    node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
+    kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
     hami_core: Path = Field(
         Path("/usr/local/lib/hami"),
         description="HAMi-core: a libvgpu.so, or a directory with several (libvgpu.so*); versions.json beside it says which.",
@@ -143,10 +157,6 @@ class Settings(
         "toolkit",
         description="Who puts the driver into containers: 'toolkit' = nvidia-ctk's CDI edits, 'runtime' = the NVIDIA "
         "container runtime, 'none' = nobody.",
-    )
-    nvidia_ctk: str = Field("nvidia-ctk", description="The nvidia-ctk program, for --driver-edits=toolkit.")
-    nvidia_cdi_hook: str = Field(
-        "/usr/bin/nvidia-cdi-hook", description="Path of nvidia-cdi-hook on the host, for --driver-edits=toolkit."
     )
     shared_containers: Literal["allowed", "refused"] = Field(
         "allowed",

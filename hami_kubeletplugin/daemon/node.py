@@ -16,8 +16,10 @@ from hami_kubeletplugin.gpu.source import driver_edits_for, sessions_for, source
 from hami_kubeletplugin.gpu.watch import HardwareWatch
 from hami_kubeletplugin.hamicore.host import HostFiles
 from hami_kubeletplugin.hamicore.shipped import Shipped
+from hami_kubeletplugin.hamicore.toolkit_hook import ToolkitHook
 from hami_kubeletplugin.hanging import MayHang
 from hami_kubeletplugin.health.service import GpuHealth
+from hami_kubeletplugin.inforce.runtime import host_root
 from hami_kubeletplugin.observe.counts import Counts
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.usage.pods import PodApi
@@ -57,7 +59,8 @@ class ThisNode:
             settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
         )
         self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files, counts)
-        self.edits = driver_edits_for(settings)
+        hook = ToolkitHook(settings.own_cdi_hook, settings.hami_dir, counts)
+        self.edits = driver_edits_for(settings, host_root(settings.driver_root, settings.host_driver_root), hook.path)
         self.sessions = sessions_for(settings)
         self.only_looks = source_for(settings, sessions=self.sessions)
         """The GPUs as they are found by who may write nothing."""

@@ -3,6 +3,7 @@
 It changes nothing, works beside a running daemon and without one, and never waits longer than it was told to.
 
     checks      all checks by name, wired
+    bundle      what a bug report needs, in a file without secrets
     trying      a container-like process through our own edits, to see the limit in force
     sandbox     the mount name space of that process, and its program
     containers  running containers without the library, or with another limit
@@ -16,6 +17,7 @@ It changes nothing, works beside a running daemon and without one, and never wai
     toolkit     what brings the driver into containers
     driver      NVML, GPUs, device nodes
     place       where things are on this node, and what is asked once for all checks
+    redaction   credentials cut out of what others wrote (pure)
     programs    a program run for its few lines
 
 Upper ones import lower ones. In each module pure functions judge what small readers found.

@@ -29,7 +29,8 @@ def cuda():
     for name, *arguments in (
         ("cuInit", 0),
         ("cuDeviceGet", ctypes.byref(device), 0),
-        ("cuCtxCreate_v2", ctypes.byref(context), 0, device),
+        ("cuDevicePrimaryCtxRetain", ctypes.byref(context), device),
+        ("cuCtxSetCurrent", context),
         ("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total)),
     ):
         try:

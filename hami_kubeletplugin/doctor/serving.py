@@ -16,7 +16,7 @@ from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.gpu.conditions import EVERY, HEALTH, Condition, Conditions, Health, What
 from hami_kubeletplugin.health import kept
 from hami_kubeletplugin.kubelet.registration import SERVICE
-from hami_kubeletplugin.kubelet.sockets import dra_socket, registration_socket
+from hami_kubeletplugin.kubelet.sockets import PLACES, dra_socket, registration_socket
 from hami_kubeletplugin.kubelet.sockets import serving as lock_holder
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS, serving
 from hami_kubeletplugin.kubelet.wire import pluginregistration_v1_pb2 as wire
@@ -54,8 +54,10 @@ def look(place: Place) -> Served:
         SocketPathTooLong: The sockets can't be there.
     """
     settings = place.settings
-    socket = dra_socket(settings.plugin_dir)
-    registration = registration_socket(settings.registry_dir, settings.driver_name)
+    # Daemons that follow one another use two places in turn.
+    at = next((each for each in PLACES if _is_socket(dra_socket(settings.plugin_dir, each))), PLACES[0])
+    socket = dra_socket(settings.plugin_dir, at)
+    registration = registration_socket(settings.registry_dir, settings.driver_name, at)
     there = frozenset(path for path in (socket, registration) if _is_socket(path))
     return Served(
         lock_holder(settings.plugin_dir),

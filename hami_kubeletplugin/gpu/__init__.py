@@ -13,6 +13,7 @@ nodefile        the YAML file that describes a simulated node
 profiles        simulated GPU models, boards and nodes, as data
 pci             PCI addresses, and what sysfs knows about them
 toolkit         the driver's edits from `nvidia-ctk cdi generate`
+cdi_hook        which nvidia-cdi-hook the container runtime is to run
 toolkit_run     one run of that: bounded, and never outliving the daemon
 toolkit_spec    what that prints, decoded and made ours (pure)
 edits           the driver's part of a container

@@ -1,8 +1,10 @@
 """Choose where the GPUs and the driver's edits come from."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from hami_kubeletplugin.api.settings import Settings
+from hami_kubeletplugin.gpu.cdi_hook import hook_for
 from hami_kubeletplugin.gpu.device_names import NamedGpus, Names
 from hami_kubeletplugin.gpu.discover import NvmlSource
 from hami_kubeletplugin.gpu.edits import DriverEditsSource, NoDriverEdits, RuntimeDriverEdits
@@ -37,8 +39,14 @@ def source_for(
     return NamedGpus(found, settings.plugin_dir / "device-names.json", prepared)
 
 
-def driver_edits_for(settings: Settings) -> DriverEditsSource:
-    """What `--driver-edits` says."""
+def driver_edits_for(settings: Settings, host_root: Path, own_hook: Callable[[], str]) -> DriverEditsSource:
+    """What `--driver-edits` says.
+
+    Args:
+        settings: The settings.
+        host_root: Where the host's root directory is seen.
+        own_hook: Has the image's `nvidia-cdi-hook` on the host, and says where.
+    """
     match settings.driver_edits:
         case "none":
             return NoDriverEdits()
@@ -47,7 +55,7 @@ def driver_edits_for(settings: Settings) -> DriverEditsSource:
         case "toolkit":
             return ToolkitDriverEdits(
                 toolkit=settings.nvidia_ctk,
-                hook=settings.nvidia_cdi_hook,
+                hook=hook_for(settings.nvidia_cdi_hook, host_root, own_hook),
                 driver_root=settings.driver_root,
                 host_driver_root=settings.host_driver_root,
             )

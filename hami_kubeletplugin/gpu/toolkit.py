@@ -10,7 +10,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,11 +30,12 @@ _Prints = dict[str, _Print | None]
 
 
 class _Origin(NamedTuple):
-    """Who made a result: path and print of nvidia-ctk, empty if there is none, and what the driver says of its version."""
+    """Who made a result: path and print of nvidia-ctk, empty if there is none, what the driver says of its version, the hook."""
 
     toolkit: str
     print: _Print | None
     driver: str
+    hook: str
 
 
 _FAILURE_SHARED: Final = 1.0
@@ -67,7 +68,7 @@ class ToolkitDriverEdits:
 
     Args:
         toolkit: The `nvidia-ctk` to run: a path, or a name to look for in PATH.
-        hook: Path of `nvidia-cdi-hook` on the host; the container runtime runs it.
+        hook: Says the path of `nvidia-cdi-hook` on the host, where the container runtime runs it; see `cdi_hook.hook_for`.
         driver_root: Where the daemon sees the root of the driver installation.
         host_driver_root: Where that root is on the host, if somewhere else.
         timeout: Seconds that one run may take.
@@ -79,7 +80,7 @@ class ToolkitDriverEdits:
         self,
         *,
         toolkit: str,
-        hook: str,
+        hook: Callable[[], str],
         driver_root: Path,
         host_driver_root: Path | None = None,
         timeout: float = 20.0,
@@ -179,7 +180,7 @@ class ToolkitDriverEdits:
             "--device-name-strategy=uuid",
             f"--driver-root={self._root}",
             f"--dev-root={dev_root}",
-            f"--nvidia-cdi-hook-path={self._hook}",
+            f"--nvidia-cdi-hook-path={origin.hook}",
             *(f"--device-id={uuid}" for uuid in uuids),
         ]
         spec = decode(self._process.output(origin.toolkit, arguments, self._timeout))
@@ -210,7 +211,7 @@ class ToolkitDriverEdits:
         version = str(self._driver_version)
         found = self._files.each(look, [self._toolkit, version])
         toolkit = found[self._toolkit]
-        return _Origin(toolkit, self._prints([toolkit])[toolkit], found[version])
+        return _Origin(toolkit, self._prints([toolkit])[toolkit], found[version], self._hook() if toolkit else "")
 
     def _prints(self, paths: Iterable[str]) -> _Prints:
         return self._files.each(_print, paths)

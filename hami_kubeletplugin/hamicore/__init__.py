@@ -5,6 +5,7 @@
     regions         region files of a claim
     claim_dir       the directory of a claim, in memory where possible
     loaded          how many processes of a container have the library mapped
+    toolkit_hook    the image's nvidia-cdi-hook on the host, as these files
     host            library, hook, preload file and the folders of claims on the host
     lock_dir        the lock that old libraries share
     shipped         which library the image ships

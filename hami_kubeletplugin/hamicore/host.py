@@ -221,12 +221,12 @@ class HostFiles:
         directory(folder, 0o755)
         for path in (self._hami_dir, folder):
             files.remove_temporaries(path)
-        _place(installed.library, library.content, 0o755)
-        _place(installed.preload, _PRELOAD, 0o644)
+        place(installed.library, library.content, 0o755)
+        place(installed.preload, _PRELOAD, 0o644)
         for path in (installed.library, installed.preload):
             selinux.relabel(path)
         if renewal is not None and hook is not None:
-            _place(renewal.hook, hook, 0o755)
+            place(renewal.hook, hook, 0o755)
         return installed
 
     def _in_memory(self) -> bool:
@@ -234,6 +234,7 @@ class HostFiles:
         cache = self._hami_dir / "cache"
         directory(self._hami_dir, 0o700)
         directory(cache, 0o700)
+        selinux.relabel(cache)
         reason = mounts.lacking(cache) if self._claim_files != "disk" else None
         if reason and self._claim_files == "memory":
             raise StorageError(f"--claim-files=memory: {reason}")
@@ -273,7 +274,7 @@ def is_library(name: str) -> bool:
     return _LIBRARY.fullmatch(name) is not None
 
 
-def _place(path: Path, content: bytes, mode: int) -> None:
+def place(path: Path, content: bytes, mode: int) -> None:
     """Put a whole file under `path` at once. An equal one stays; another is replaced by a new inode, never written to."""
     if _holds(path, content, mode):
         return

@@ -53,10 +53,22 @@ class Chart:
         about = [f"--kube-version={kubernetes}", *(f"--api-versions={api}" for api in apis)]
         if kubeconfig:
             about = ["--dry-run=server", f"--kubeconfig={kubeconfig}"]
+        return self._run("template", values, namespace, about)
+
+    def notes(self, values: Mapping[str, Any] | None = None) -> str:
+        """What `helm install` says at its end."""
+        return self._run("install", values, "hami-system", ["--dry-run=client"]).partition("\nNOTES:\n")[2]
+
+    def lint(self) -> str:
+        """What `helm lint --strict` says."""
+        return self._run("lint", {}, "hami-system", ["--strict"])
+
+    def _run(self, command: str, values: Mapping[str, Any] | None, namespace: str, about: Sequence[str]) -> str:
         file = self.folder / "values.yaml"
         file.write_text(json.dumps(values or {}))  # in YAML a `y` that is not quoted is true
+        release = [] if command == "lint" else ["hami-dra"]
         ended: subprocess.CompletedProcess[str] = subprocess.run(
-            [self.helm, "template", "hami-dra", CHART, "-n", namespace, "-f", file, *about],
+            [self.helm, command, *release, CHART, "-n", namespace, "-f", file, *about],
             capture_output=True,
             text=True,
             timeout=60,
@@ -64,7 +76,7 @@ class Chart:
             env=self.environment,
         )
         if ended.returncode:
-            raise Refused(" ".join(ended.stderr.split()))
+            raise Refused(" ".join((ended.stdout + ended.stderr).split()))
         return ended.stdout
 
     @property

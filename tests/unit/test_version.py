@@ -4,7 +4,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import hami_kubeletplugin
+from hami_kubeletplugin.program import built
 from tests import REPOSITORY
 
 TAG = re.compile(r"\bhami-dra:v?([0-9][\w.-]*)")
@@ -38,3 +41,22 @@ def test_the_package_takes_its_version_from_the_code() -> None:
     assert "version" not in pyproject["project"]
     assert pyproject["project"]["dynamic"] == ["version"]
     assert pyproject["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "hami_kubeletplugin.__version__"}
+
+
+def test_an_image_says_what_it_was_built_from(tmp_path: Path) -> None:
+    """`--version` has our commit and which HAMi-core it is, below the version."""
+    versions = tmp_path / "versions.json"
+    versions.write_text('[{"sha256": "ab", "version": "2026.06.30+8f3a89c", "layout": "1.2", "patch": "hami-dra-1"}]')
+    assert built({"HAMI_REVISION": "1d8fce0"}, versions) == [
+        "commit 1d8fce0",
+        "HAMi-core 2026.06.30+8f3a89c+hami-dra-1 sha256:ab",
+    ]
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[1]", '[{"sha256": 1}]'])
+def test_outside_of_an_image_there_is_only_the_version(tmp_path: Path, content: str | None) -> None:
+    """And where versions.json is not one: what runs here doesn't need it, and who does says what is wrong with it."""
+    versions = tmp_path / "versions.json"
+    if content is not None:
+        versions.write_text(content)
+    assert built({"HAMI_REVISION": ""}, versions) == []

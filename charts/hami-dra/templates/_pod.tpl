@@ -86,7 +86,7 @@ spec:
       ports:
         - {name: metrics, containerPort: {{ $metrics.port }}}
       # All ask gRPC's health service on the daemon's own socket. A node that can't prepare claims is alive, and not ready until that is
-      # mended: a restart would help nothing, and it serves unprepares. A predecessor may take 15 s to go.
+      # mended: a restart would help nothing, and it serves unprepares. One that stands by says of both what it would be.
       startupProbe:
         httpGet: {path: /healthz, port: metrics{{ $scheme }}}
         periodSeconds: 2

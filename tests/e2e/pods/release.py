@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ GPUS = {NODE: "mixed", SECOND: "a100x2"}
 """What each node's daemon simulates."""
 
 
-def values(version: str, **more: Mapping[str, Any]) -> Json:
+def values(version: str, **more: Any) -> Json:
     """Values for nodes without GPUs, `more` of them beside.
 
     Args:

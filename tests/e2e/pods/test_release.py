@@ -53,7 +53,10 @@ def test_pods_are_what_the_manifests_promise(release: Release, cluster: Cluster)
     pods = [*release.pods(DAEMON), *release.pods(WEBHOOK)]
     assert len(pods) == 4
     assert [restarts for _, restarts in started(pods)] == [0, 0, 0, 0]
-    see = "import os; print(os.getuid(), [l.split()[1] for l in open('/proc/self/status') if l.startswith('CapEff')]); open('/x', 'w')"
+    see = (
+        "import os; print(os.getuid(), [l.split()[1] for l in open('/proc/self/status') if l.startswith('CapEff')]); "
+        "open('/x', 'w')"
+    )
     for each in pods:
         name = each["metadata"]["name"]
         with pytest.raises(KubectlFailed, match="Read-only file system"):

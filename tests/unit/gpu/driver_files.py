@@ -56,7 +56,10 @@ class Driver:
 
     def edits(self, **options: Any) -> ToolkitDriverEdits:
         """The daemon's source."""
-        programs = {"toolkit": str(self._tools / "nvidia-ctk"), "hook": str(self._tools / "nvidia-cdi-hook")}
+        programs: dict[str, Any] = {
+            "toolkit": str(self._tools / "nvidia-ctk"),
+            "hook": lambda: str(self._tools / "nvidia-cdi-hook"),
+        }
         return ToolkitDriverEdits(**(programs | {"driver_root": self.root} | options))
 
 

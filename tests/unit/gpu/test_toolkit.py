@@ -40,7 +40,7 @@ class Node:
         """The daemon's side."""
         settings: dict[str, Any] = {
             "toolkit": str(self.toolkit),
-            "hook": "/usr/bin/nvidia-cdi-hook",
+            "hook": lambda: "/usr/bin/nvidia-cdi-hook",
             "driver_root": self.root,
             "driver_version": self.version,
         }

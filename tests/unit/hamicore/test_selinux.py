@@ -112,7 +112,15 @@ def test_what_containers_have_on_the_disk_is_theirs(tmp_path: Path, library: Pat
     folder = ClaimDir(tmp_path, UID)
     one = region(LAYOUTS["1.2"], {"GPU-a": Limit(1000, 10)})
     create_regions(folder, {"use-0": one})
-    for path in (installed.library, installed.preload, cache, cache.parent, tmp_path / "lock", folder.region("use-0")):
+    for path in (
+        installed.library,
+        installed.preload,
+        cache,
+        cache.parent,
+        tmp_path / "cache",
+        tmp_path / "lock",
+        folder.region("use-0"),
+    ):
         assert found(path) == selinux.CONTAINERS, path
     assert found(tmp_path) is None
     assert found(tmp_path / "lib") is None

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import tarfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -103,9 +104,15 @@ async def test_beside_a_daemon(process: Process, api: ApiServer, native: Path, n
 
 
 async def test_exit_status_and_words(process: Process, native: Path) -> None:
-    """Without daemon and API server: 1, and each finding with its command; a wrong option is 1 with a line on stderr."""
-    status, told, _ = await doctor(process, native, None)
-    assert status == 1
+    """Without daemon and API server: 1, and each finding with its command; a wrong option is 1 with a line on stderr.
+
+    A support bundle is written all the same, and says what could not be had.
+    """
+    bundle = process.root / "b.tar.gz"
+    status, told, said = await doctor(process, native, None, "--support-bundle", str(bundle))
+    assert (status, said.partition(":")[0]) == (1, str(bundle))
+    with tarfile.open(bundle) as archive:
+        assert {"hami-dra-doctor/doctor.json", "hami-dra-doctor/MANIFEST"} <= set(archive.getnames())
     assert "ERROR   sockets: no daemon runs on this node" in told
     assert "        $ kubectl -n hami-system get pods" in told
     assert (await doctor(process, native, None, "--glibc-floor", "x"))[2].startswith(
@@ -128,4 +135,5 @@ async def test_a_driver_that_hangs(process: Process, native: Path, node: FakeNod
 def test_each_check_is_in_the_docs() -> None:
     """By its name, in docs/doctor.md's table."""
     text = (REPOSITORY / "docs/doctor.md").read_text()
-    assert [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")][-len(NAMES) :] == NAMES
+    named = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert named[-len(NAMES) - 1 :] == [*NAMES, "try"]
