@@ -8,7 +8,7 @@
 #
 # REVISION: the commit that this is built from, for `--version` and the labels: --build-arg REVISION=$(git rev-parse HEAD).
 #
-# PYTHON: any image with Python >= 3.11, its venv module, and a glibc no older than that of GO.
+# PYTHON: any image with Python >= 3.11, its venv module, libstdc++ (for grpc), and a glibc no older than that of GO.
 # HAMI_CORE_FROM: `source`, HAMi-core as native/hami-core builds it, with our patches; or `image`, the library of a release of HAMi's,
 # without them: docs/limits.md says what doesn't hold then.
 #

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check machine unit coverage e2e cluster cluster-down bench site wire chart lock format clean
+.PHONY: demo test check machine unit coverage image e2e cluster cluster-down bench site wire chart lock format clean
 
 .venv/.ready: requirements/dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -36,6 +36,9 @@ unit: .venv/.ready
 
 coverage: .venv/.ready ## lines that unit tests reach; takes twice as long as they do
 	$(BIN)/pytest tests/unit --cov
+
+image: ## the Dockerfile, built for real, as tests/build/hami-dra.tar
+	hack/image
 
 e2e: .venv/.ready ## the real cluster; says what it leaves out where it can't run
 	hack/e2e
