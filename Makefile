@@ -40,7 +40,7 @@ coverage: .venv/.ready ## lines that unit tests reach; takes twice as long as th
 e2e: .venv/.ready ## the real cluster; says what it leaves out where it can't run
 	hack/e2e
 
-cluster: .venv/.ready ## a real one-node Kubernetes with daemon, webhook and simulated GPUs in it, to play with
+cluster: .venv/.ready ## a real Kubernetes with the chart installed in it, on simulated GPUs, to play with
 	hack/play
 
 cluster-down:

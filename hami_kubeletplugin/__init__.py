@@ -3,6 +3,7 @@
 The package is a house whose floors import downward only (checked by import-linter):
 
     cli, demo      entry points of the node daemon: parse settings, wire the parts, run
+    uninstall      what the node daemon leaves on a node, taken away
     kubectl        the entry point of `kubectl hami`: what people ask about the cluster
     daemon         the parts of the node daemon in one task group
     metrics        what the node daemon shows to Prometheus

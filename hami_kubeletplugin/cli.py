@@ -15,7 +15,7 @@ import typer
 from hami_kubeletplugin import show
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.errors import HamiError
-from hami_kubeletplugin.api.settings import Discovery, Identity, Settings, Sharing
+from hami_kubeletplugin.api.settings import Discovery, Identity, Places, Settings, Sharing
 from hami_kubeletplugin.api.taint_settings import TaintSettings
 from hami_kubeletplugin.claims.other_names import other_names
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -219,6 +219,28 @@ async def _gpus(settings: Settings, source: GpuSource) -> Mapping[str, Gpu]:
     except (HamiError, OSError) as error:
         typer.echo(f"this node's GPUs can't be seen: {error}", err=True)
         return {}
+
+
+@app.command()
+@options(Places)
+def uninstall(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    claims: Annotated[
+        bool,
+        typer.Option("--claims", help="Also what belongs to prepared claims whose containers are gone for good."),
+    ] = False,
+    **given: Any,
+) -> None:
+    """Take away what the daemon leaves on this node: refused while a daemon serves or claims are prepared.
+
+    Nothing else is touched, and no link is followed. For after the DaemonSet is gone; may be run again.
+    """
+    from hami_kubeletplugin import uninstall as removal  # noqa: PLC0415 - needs gRPC
+
+    configure("console", "warning")
+    settings = Places.checked(**given_only(given))
+    for path in asyncio.run(removal.uninstall(settings, claims=claims, dry_run=dry_run)):
+        typer.echo(path)
 
 
 @app.command()

@@ -28,6 +28,7 @@ html_theme = "furo"
 html_title = f"hami-dra {version}"
 html_copy_source = False
 html_show_sphinx = False
+html_use_index = False
 
 NAVIGATION: Final = {
     "Start": ("docs/first-steps", "docs/tutorial", "docs/claims", "examples/README", "docs/migrating-from-hami"),
@@ -53,16 +54,7 @@ NAVIGATION: Final = {
     "The project": ("CONTRIBUTING", "SECURITY", "CHANGELOG", "hack/cluster/README", "native/hami-core/README"),
 }
 """Every page, by chapter: each of docs/ has to be here, and of other folders those that are here are pages."""
-_ROOT: Final = Path(__file__).parents[2]
-_NOT_BEFORE: Final = {"charts/hami-dra/README": "docs/chart"}
-"""Pages that lead to another one, which has to be there first."""
-_THERE: Final = {
-    chapter: [
-        page for page in pages if all((_ROOT / f"{each}.md").exists() for each in (page, _NOT_BEFORE.get(page, page)))
-    ]
-    for chapter, pages in NAVIGATION.items()
-}
-include_patterns = ["README.md", "docs/**", *(f"{page}.md" for pages in _THERE.values() for page in pages)]
+include_patterns = ["README.md", "docs/**", *(f"{page}.md" for pages in NAVIGATION.values() for page in pages)]
 
 
 class _Sphinx(Protocol):
@@ -75,7 +67,7 @@ class _Sphinx(Protocol):
 
 def setup(app: _Sphinx) -> None:
     """Add what Sphinx has no option for."""
-    app.add_config_value("navigation", _THERE, "env")  # what was read before another one is read again
+    app.add_config_value("navigation", NAVIGATION, "env")  # what was read before another one is read again
     app.connect("source-read", _with_navigation)
     app.connect("build-finished", _with_index)
 
@@ -83,7 +75,7 @@ def setup(app: _Sphinx) -> None:
 def _with_navigation(_app: _Sphinx, page: str, source: list[str]) -> None:
     """On the first page, which GitHub shows too, so the navigation isn't written in it."""
     if page == root_doc:
-        for chapter, pages in _THERE.items():
+        for chapter, pages in NAVIGATION.items():
             source[0] += "\n".join(("", "```{toctree}", ":hidden:", f":caption: {chapter}", "", *pages, "```", ""))
 
 

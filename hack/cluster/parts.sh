@@ -93,8 +93,9 @@ running() { [ -n "$(pids "$1")" ]; }
 stopped() { [ -z "$(pids "$1")" ]; }
 
 stop() { # PART [SIGNAL]: and wait for it, or the next start meets its ports
-  local part=$1 signal=${2:-TERM} try
-  for try in $(seq 100); do
+  local part=$1 signal=${2:-TERM} try patience=100
+  [ "$part" != apiserver ] || patience=15 # it has answered by then, and would wait a minute for who watches
+  for try in $(seq "$patience"); do
     stopped "$part" && return
     # shellcheck disable=SC2046
     [ "$try" != 1 ] || kill "-$signal" $(pids "$part") 2>/dev/null || true

@@ -122,6 +122,10 @@ class AlreadyServing(ServingError):
     """Another process holds the lock of this driver on this node."""
 
 
+class StillInUse(HamiError):
+    """What should be removed is used; says by whom."""
+
+
 class StorageError(HamiError):
     """A file of ours could not be read, written or removed."""
 

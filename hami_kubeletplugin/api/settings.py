@@ -102,10 +102,20 @@ class Identity(Options):
         return {"plugin_dir": Path("/var/lib/kubelet/plugins") / str(driver), **values}
 
 
+class Places(Identity):
+    """All folders of a node in which the driver has something."""
+
+    registry_dir: Path = Field(
+        Path("/var/lib/kubelet/plugins_registry"),
+        description="The kubelet's plugin registry; the same path in and out.",
+    )
+    cdi_dir: Path = Field(Path("/var/run/cdi"), description="Where the container runtime looks for CDI specs.")
+
+
 class Settings(
     Sharing,
     Discovery,
-    Identity,
+    Places,
     HealthSettings,
     TaintSettings,
     BesideSettings,
@@ -117,11 +127,6 @@ class Settings(
 
     node_name: str = Field(min_length=1, description="This node; set it to spec.nodeName through the downward API.")
     kubeconfig: Path | None = Field(None, description="How to reach the API server. Default: as a pod in the cluster.")
-    registry_dir: Path = Field(
-        Path("/var/lib/kubelet/plugins_registry"),
-        description="The kubelet's plugin registry; the same path in and out.",
-    )
-    cdi_dir: Path = Field(Path("/var/run/cdi"), description="Where the container runtime looks for CDI specs.")
     hami_core: Path = Field(
         Path("/usr/local/lib/hami"),
         description="HAMi-core: a libvgpu.so, or a directory with several (libvgpu.so*); versions.json beside it says which.",

@@ -5,6 +5,7 @@ It changes nothing, works beside a running daemon and without one, and never wai
     checks      all checks by name, wired
     bundle      what a bug report needs, in a file without secrets
     trying      a container-like process through our own edits, to see the limit in force
+    scratch     a folder of its own for that
     sandbox     the mount name space of that process, and its program
     containers  running containers without the library, or with another limit
     claims      records, CDI specs and claims, compared; what is left of claims that are gone

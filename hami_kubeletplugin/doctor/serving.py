@@ -16,7 +16,7 @@ from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.gpu.conditions import EVERY, HEALTH, Condition, Conditions, Health, What
 from hami_kubeletplugin.health import kept
 from hami_kubeletplugin.kubelet.registration import SERVICE
-from hami_kubeletplugin.kubelet.sockets import dra_socket, registration_socket
+from hami_kubeletplugin.kubelet.sockets import PLACES, dra_socket, registration_socket
 from hami_kubeletplugin.kubelet.sockets import serving as lock_holder
 from hami_kubeletplugin.kubelet.standard import LIVENESS, READINESS, serving
 from hami_kubeletplugin.kubelet.wire import pluginregistration_v1_pb2 as wire
@@ -48,14 +48,19 @@ class Served:
 
 
 def look(place: Place) -> Served:
-    """Ask all of it.
+    """Ask all of it, in the place of the two where somebody answers: daemons that follow each other take turns.
 
     Raises:
         SocketPathTooLong: The sockets can't be there.
     """
+    both = [_look(place, where) for where in PLACES]
+    return max(both, key=lambda served: (served.alive, len(served.there)))  # of equals the first
+
+
+def _look(place: Place, where: int) -> Served:
     settings = place.settings
-    socket = dra_socket(settings.plugin_dir)
-    registration = registration_socket(settings.registry_dir, settings.driver_name)
+    socket = dra_socket(settings.plugin_dir, where)
+    registration = registration_socket(settings.registry_dir, settings.driver_name, where)
     there = frozenset(path for path in (socket, registration) if _is_socket(path))
     return Served(
         lock_holder(settings.plugin_dir),

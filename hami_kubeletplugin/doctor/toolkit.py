@@ -9,7 +9,9 @@ from typing import Final
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.doctor.programs import Ran, ran, version_in
 from hami_kubeletplugin.findings import Finding, Level
+from hami_kubeletplugin.gpu.cdi_hook import hook_for
 from hami_kubeletplugin.gpu.source import driver_edits_for
+from hami_kubeletplugin.hamicore.toolkit_hook import ToolkitHook
 from hami_kubeletplugin.health.needs import without_edits
 from hami_kubeletplugin.health.runtime_config import inside
 from hami_kubeletplugin.inforce.runtime import open_configs
@@ -27,9 +29,10 @@ def toolkit(place: Place) -> Iterator[Finding]:
         yield program_judged(
             "nvidia-ctk", found, ran([found, "--version"]) if found else None, settings.nvidia_ctk, "--nvidia-ctk"
         )
-        hook = inside(place.host, settings.nvidia_cdi_hook)
+        own = ToolkitHook(settings.own_cdi_hook, settings.hami_dir).planned
+        path = hook_for(settings.nvidia_cdi_hook, place.host, own)()
+        hook = inside(place.host, path)
         there = os.access(hook, os.X_OK) and hook.is_file()
-        path = settings.nvidia_cdi_hook
         yield program_judged(
             "nvidia-cdi-hook",
             path if there else None,
@@ -104,7 +107,8 @@ def configs_judged(accepting: list[str] | None) -> Iterator[Finding]:
 
 def _edits(place: Place) -> Iterator[Finding]:
     """Whether the driver's edits can be had for each GPU, as a prepare would."""
-    edits = driver_edits_for(place.settings)
+    own = ToolkitHook(place.settings.own_cdi_hook, place.settings.hami_dir).planned
+    edits = driver_edits_for(place.settings, place.host, own)
     gpus = place.gpus()
     wrong = without_edits(edits, tuple(gpus), time.monotonic() + place.timeout)
     for uuid, reason in wrong.items():

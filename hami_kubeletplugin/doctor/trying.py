@@ -5,13 +5,8 @@ soiled, and the hook run as a container runtime runs it; then a process starts w
 it goes when it ends; what a killed one left is removed by the next one.
 """
 
-import contextlib
-import fcntl
 import json
-import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +23,7 @@ from hami_kubeletplugin.claims.prepared import Prepared, PreparedShare, Use
 from hami_kubeletplugin.doctor import sandbox
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.doctor.programs import Ran, ran
+from hami_kubeletplugin.doctor.scratch import folder_below
 from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.gpu.edits import DriverEdits
 from hami_kubeletplugin.gpu.libcuda import LIBCUDA, find_libcuda
@@ -42,7 +38,6 @@ from hami_kubeletplugin.hamicore.storage import storage
 
 _UID: Final = "00000000-0000-4000-8000-646f63746f72"
 _POD: Final = PodRef("hami-system", "doctor", _UID)
-_PREFIX: Final = ".doctor-"
 _LIMIT: Final = Limit(1000, 30)
 _SOIL: Final = b"\xff" * 4096
 _WHY: Final = "Containers with a limit would run without it, or not start."
@@ -278,34 +273,3 @@ def _hooked(edits: ContainerEdits) -> Ran:
 
 def _variables(edits: ContainerEdits) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in edits["env"])
-
-
-@contextlib.contextmanager
-def folder_below(hami_dir: Path) -> Iterator[Path]:
-    """A folder of its own, which goes; and those that killed ones left, whose lock nobody holds, go first.
-
-    Raises:
-        StorageError: It can't be made.
-    """
-    try:
-        for left in hami_dir.glob(f"{_PREFIX}*"):
-            with contextlib.suppress(OSError), _locked(left):
-                shutil.rmtree(left, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=hami_dir))
-    except OSError as error:
-        raise StorageError(f"nothing can be made in {hami_dir} to try it with: {error.strerror}") from error
-    try:
-        with _locked(folder):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(handle)

@@ -48,6 +48,14 @@ class ToolkitHook:
         name = str(self._folder)
         return self._files.each(lambda _: self._kept(), [name])[name]
 
+    def planned(self) -> str:
+        """Where it is on the host, or will be: for those who only look.
+
+        Raises:
+            StorageError: The image has none that can run here.
+        """
+        return str(self._read()[0])
+
     def _kept(self) -> str:
         with self._lock:
             before, self._state = self._state, None
@@ -63,7 +71,7 @@ class ToolkitHook:
             self._state = path, found
             return str(path)
 
-    def _installed(self) -> tuple[Path, files.Fingerprint]:
+    def _read(self) -> tuple[Path, bytes]:
         try:
             content = self._shipped.read_bytes()
         except OSError as error:
@@ -72,7 +80,10 @@ class ToolkitHook:
             ) from error
         if reason := elf.defect(content, kind="program"):
             raise StorageError(f"{self._shipped} can't be used: {reason}; {_ADVICE}")
-        path = self._folder / f"nvidia-cdi-hook.{hashlib.sha256(content).hexdigest()[:16]}"
+        return self._folder / f"nvidia-cdi-hook.{hashlib.sha256(content).hexdigest()[:16]}", content
+
+    def _installed(self) -> tuple[Path, files.Fingerprint]:
+        path, content = self._read()
         try:
             directory(self._folder, 0o755)
             place(path, content, 0o755)

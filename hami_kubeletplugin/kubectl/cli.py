@@ -20,6 +20,7 @@ from hami_kubeletplugin.program import program, run_program
 from hami_kubeletplugin.webhook.cli import convert
 from hami_kubeletplugin.webhook.doctor import checks
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster
+from hami_kubeletplugin.webhook.doctor.installation import Installation, answers, driver_of
 
 app = program(
     "What GPUs of the cluster are used, what would fit, and why a pod waits. Reads only, as you, with your kubeconfig."
@@ -146,9 +147,9 @@ def doctor(
     gc.disable()  # as above
     with PeoplesClient.of(kubeconfig, context) as client:
         cluster = Cluster(client)
-        cluster.path("/version", "version", "gitVersion")  # who can't be asked is told once
-        cluster.driver = driver_name or checks.driver_of(cluster)
-        there = checks.Installation(cluster)
+        answers(cluster, timeout)
+        cluster.driver = driver_name or driver_of(cluster)
+        there = Installation(cluster)
         within = namespace or client.access.namespace
         found = checks.found_by(there, checks.for_people(there, within, client.try_out), timeout)
         if support_bundle is not None:

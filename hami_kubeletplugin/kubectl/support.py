@@ -24,8 +24,8 @@ from hami_kubeletplugin.kube.call import Call, Object
 from hami_kubeletplugin.kube.people import PeoplesClient
 from hami_kubeletplugin.kubectl.cluster import listed
 from hami_kubeletplugin.webhook.doctor import policies
-from hami_kubeletplugin.webhook.doctor.checks import Installation
 from hami_kubeletplugin.webhook.doctor.configuration import entries
+from hami_kubeletplugin.webhook.doctor.installation import Installation
 
 Json = Mapping[str, Any]
 _CUT: Final = "(cut)"

@@ -158,6 +158,7 @@ def doctor(
     from hami_kubeletplugin.kube.paged import OwnReader  # noqa: PLC0415
     from hami_kubeletplugin.webhook.doctor import checks  # noqa: PLC0415
     from hami_kubeletplugin.webhook.doctor.cluster import Cluster  # noqa: PLC0415
+    from hami_kubeletplugin.webhook.doctor.installation import Installation  # noqa: PLC0415
     from hami_kubeletplugin.webhook.doctor.own import certificate  # noqa: PLC0415
 
     settings = WebhookSettings.checked(**given_only(given))
@@ -165,7 +166,7 @@ def doctor(
     access = load(settings.kubeconfig)
     client = BlockingClient(access)
     try:
-        there = checks.Installation(
+        there = Installation(
             Cluster(OwnReader(client), settings.driver_name), settings.configuration, settings.namespace
         )
         looked_at = checks.for_the_webhook(there, lambda: certificate(settings, access))

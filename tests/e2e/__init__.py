@@ -1,1 +1,1 @@
-"""End-to-end tests: the real daemon, with simulated GPUs, on a real one-node cluster. Run them with hack/e2e."""
+"""End-to-end tests: the real daemon, with simulated GPUs, on a real cluster. Run them with hack/e2e."""

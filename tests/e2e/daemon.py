@@ -123,6 +123,17 @@ class Daemon:
         assert self.stop() == 0, f"exit status of the daemon\n{self.log_tail()}"
         self.start()
 
+    def replace(self, *options: str) -> int:
+        """Update it: a second one stands by, then the first one ends; returns the first one's exit status."""
+        first, self._process = self._process, None
+        assert first is not None, "the daemon was never started"
+        self.start(*options, registered=False)
+        wait_for("the second daemon to stand by", lambda: any(e["event"] == "standing by" for e in self.log()))
+        first.send_signal(signal.SIGTERM)
+        status = first.wait(20)
+        wait_for("the second daemon to serve", lambda: any(e["event"] == "starting" for e in self.log()))
+        return status
+
     # --- what it says ---
 
     def log(self) -> Iterator[dict[str, Any]]:

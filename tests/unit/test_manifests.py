@@ -148,3 +148,15 @@ def test_the_probes_of_the_daemon() -> None:
     assert "hostNetwork" not in spec["template"]["spec"]
     assert 2 * spec["template"]["spec"]["terminationGracePeriodSeconds"] < Settings.model_fields["lock_timeout"].default
     assert all(probe["timeoutSeconds"] > WITHIN for probe in probes.values())
+
+
+def test_the_uninstall_sees_what_the_daemon_wrote() -> None:
+    """It has the daemon's image and, of the node, the folders in which the daemon writes, mounted the same way."""
+    daemon = one("DaemonSet", "daemonset.yaml")["spec"]["template"]["spec"]
+    removal = one("DaemonSet", "deploy/uninstall.yaml")["spec"]["template"]["spec"]
+    (runs,), (serves,) = removal["initContainers"], daemon["containers"]
+    assert runs["image"] == serves["image"]
+    assert all(mount in serves["volumeMounts"] for mount in runs["volumeMounts"])
+    assert all(volume in daemon["volumes"] for volume in removal["volumes"])
+    written = {"/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins", "/var/run/cdi", "/usr/local/vgpu"}
+    assert {mount["mountPath"] for mount in runs["volumeMounts"]} == written

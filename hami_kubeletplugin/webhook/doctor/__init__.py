@@ -8,6 +8,7 @@ policies        are the policies in force (pure)
 classes         do DeviceClasses lead to the GPUs (pure)
 service         who answers the API server's calls (pure)
 order           who else changes pods, and where nobody does (pure)
+installation    what belongs to one, whatever its parts are called
 configuration   is the webhook called, for what, and trusted (pure)
 templates       how many there are, and whether unused ones go (pure)
 conflicts       who else gives out the same GPUs; quotas of names that are gone (pure)

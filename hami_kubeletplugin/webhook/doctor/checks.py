@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import ApiError, ApiForbidden
@@ -24,15 +24,15 @@ from hami_kubeletplugin.webhook.doctor import (
     service,
     templates,
 )
-from hami_kubeletplugin.webhook.doctor.cluster import Cluster, daemon_sets, environment
+from hami_kubeletplugin.webhook.doctor.cluster import Cluster
+from hami_kubeletplugin.webhook.doctor.installation import CONFIGURATIONS, Installation
 
-_CONFIGURATIONS: Final = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
-_WEBHOOK_VARIABLE: Final = "HAMI_NAMESPACE"
+_NAMES: Final = "names"
 Part = Callable[[], Iterable[Finding]]
 TryOut = Callable[[Call, Object], Object]
 
 
-def found_by(there: "Installation", checks: Mapping[str, Check], timeout: float) -> list[Finding]:
+def found_by(there: Installation, checks: Mapping[str, Check], timeout: float) -> list[Finding]:
     """Run them; what could not be read for several of them is told once, and commands have the names that things have there.
 
     Args:
@@ -40,15 +40,18 @@ def found_by(there: "Installation", checks: Mapping[str, Check], timeout: float)
         checks: By name.
         timeout: Seconds for all.
     """
+    called = [(names.WEBHOOK_NAMESPACE, names.WEBHOOK)]
+
+    def learn() -> list[Finding]:
+        # Beside the others, as it asks the API server, which may hang.
+        called.append((there.namespace, str(fields.at(there.webhook(), "metadata", "name") or names.WEBHOOK)))
+        return []
+
     once: dict[object, Finding] = {}
-    for finding in examine(checks, timeout):
-        once.setdefault(finding.what if finding.level is Level.unknown else finding, finding)
-    try:
-        namespace, webhook = there.namespace, there.webhook()
-    except ApiError:
-        return list(once.values())
-    name = str(fields.at(webhook, "metadata", "name") or names.WEBHOOK)
-    return [replace(each, mend=_called(each.mend, namespace, name)) for each in once.values()]
+    for finding in examine({**checks, _NAMES: learn}, timeout):
+        if finding.check != _NAMES:
+            once.setdefault(finding.what if finding.level is Level.unknown else finding, finding)
+    return [replace(each, mend=_called(each.mend, *called[-1])) for each in once.values()]
 
 
 def _called(mend: str, namespace: str, webhook: str) -> str:
@@ -57,78 +60,6 @@ def _called(mend: str, namespace: str, webhook: str) -> str:
     for kind in ("deploy/", "deployment "):
         mend = mend.replace(f"{kind}{names.WEBHOOK}", f"{kind}{webhook}")
     return mend
-
-
-def driver_of(cluster: Cluster) -> str:
-    """The driver's name as the node daemon has it; the default if nobody says another, or DaemonSets may not be read."""
-    try:
-        found = daemon_sets(cluster.all("daemonsets"))
-    except ApiError:
-        found = []  # told by the checks
-    given = (environment(each).get("HAMI_DRIVER_NAME") for each in found)
-    return next(filter(None, given), names.DRIVER)
-
-
-class Installation:
-    """What belongs to an installation, whatever it is called.
-
-    Args:
-        cluster: Where.
-        name: Of both webhook configurations; empty: those that have our webhooks are looked for.
-        namespace: The webhook's, if no configuration says; empty: the default.
-    """
-
-    def __init__(self, cluster: Cluster, name: str = "", namespace: str = "") -> None:
-        self.cluster = cluster
-        self._name, self._namespace = name, namespace
-
-    def configurations(self, resource: str) -> list[Object]:
-        """Webhook configurations: ours, or all where ours are looked for."""
-        if not self._name:
-            return self.cluster.all(resource)
-        found = self.cluster.get(resource, self._name)
-        return [found] if found else []
-
-    def entries(self) -> dict[str, Mapping[str, Any]]:
-        """Our webhooks by name."""
-        return configuration.entries([each for kind in _CONFIGURATIONS for each in self.configurations(kind)])
-
-    def daemon_sets(self) -> list[Object]:
-        """The node daemon's."""
-        return daemon_sets(self.cluster.all("daemonsets"))
-
-    def daemon_pods(self) -> list[Object]:
-        """The node daemon's pods."""
-        return [pod for each in self.daemon_sets() for pod in self.cluster.pods(each)]
-
-    @property
-    def namespace(self) -> str:
-        """Where daemon and webhook are."""
-        called = {configuration.called(entry).namespace for entry in self.entries().values()} - {""}
-        daemons = (str(fields.at(each, "metadata", "namespace")) for each in self.daemon_sets())
-        return min(called, default="") or self._namespace or next(daemons, names.WEBHOOK_NAMESPACE)
-
-    def webhook(self) -> Object | None:
-        """Its Deployment; None: it is none, or there is no webhook."""
-        found = self.cluster.all("deployments", self.namespace)
-        return next((each for each in found if _WEBHOOK_VARIABLE in environment(each)), None)
-
-    def variables(self) -> dict[str, str]:
-        """The webhook's."""
-        return environment(self.webhook() or {})
-
-    def users(self) -> dict[str, set[tuple[str, str]]]:
-        """By policies' word for them, the accounts that daemon and webhook have."""
-        webhook = self.webhook()
-        return {
-            "daemon": {_account(each) for each in self.daemon_sets()},
-            "webhook": {_account(webhook)} if webhook else set(),
-        }
-
-
-def _account(workload: Mapping[str, Any]) -> tuple[str, str]:
-    account = fields.at(workload, "spec", "template", "spec", "serviceAccountName")
-    return str(fields.at(workload, "metadata", "namespace")), str(account or "default")
 
 
 def for_people(there: Installation, namespace: str, try_out: TryOut) -> dict[str, Check]:
@@ -148,7 +79,7 @@ def for_people(there: Installation, namespace: str, try_out: TryOut) -> dict[str
         "conversion": _parts("conversion", lambda: _tried(namespace, try_out, there)),
         "order": _parts(
             "order",
-            lambda: order.order(there.configurations(_CONFIGURATIONS[0])),
+            lambda: order.order(there.configurations(CONFIGURATIONS[0])),
             lambda: order.left_out(cluster.all("namespaces", "", {names.IGNORE_LABEL: "ignore"})),
         ),
         "policies": _parts("policies", lambda: _policies(there)),

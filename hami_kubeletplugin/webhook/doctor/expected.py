@@ -14,7 +14,8 @@ from typing import Any, Final
 from hami_kubeletplugin.api import names
 
 _ACCOUNT: Final = re.compile(r"system:serviceaccount:(?!kube-system:)([^\":]+):([^\":]+)")
-_RESOURCES: Final = re.compile(r"name in \[([^\]]*)\]")
+_RESOURCES: Final = re.compile(r"exists\(name, name in \[([^\]]*)\]")
+"""In the webhook's conditions, and nowhere else: what they ask for is looked at by itself."""
 _SAID: Final = ("message", "messageExpression")
 """Only words, with names in them."""
 _MOST: Final = 3
@@ -51,7 +52,7 @@ def differences(expected: object, found: object, *, driver: str, called: Mapping
         driver: The name of the driver there.
         called: What is called otherwise there: its name -> the manifest's.
     """
-    seen = list(_differ(expected, _as_in_manifest(found, driver, called), ""))
+    seen = list(_differ(expected, _plainly(found, driver), called, ""))
     more = [f"{len(seen) - _MOST} more"] if len(seen) > _MOST else []
     return [*seen[:_MOST], *more]
 
@@ -64,37 +65,38 @@ def _texts(value: object, depth: int = 0) -> Iterator[str]:
             yield from _texts(each, depth + 1)
 
 
-def _as_in_manifest(value: Any, driver: str, called: Mapping[str, str], depth: int = 0) -> Any:
-    """With the names that manifests have by default."""
+def _plainly(value: Any, driver: str, depth: int = 0) -> Any:
+    """The same with the driver's default name, and without the names that people may choose."""
     if depth > _DEEPEST:
         return None
     if isinstance(value, Mapping):
-        return {key: _as_in_manifest(each, driver, called, depth + 1) for key, each in value.items()}
+        return {key: _plainly(each, driver, depth + 1) for key, each in value.items()}
     if isinstance(value, list):
-        return [_as_in_manifest(each, driver, called, depth + 1) for each in value]
-    if not isinstance(value, str):
-        return value
-    return called.get(value) or _plain(value, driver)
+        return [_plainly(each, driver, depth + 1) for each in value]
+    return _plain(value, driver) if isinstance(value, str) else value
 
 
 def _plain(text: str, driver: str = names.DRIVER) -> str:
     text = " ".join(text.split()).replace(f'"{driver}"', f'"{names.DRIVER}"')
-    return _RESOURCES.sub("name in [...]", _ACCOUNT.sub("system:serviceaccount:...", text))
+    return _RESOURCES.sub("exists(name, name in [...]", _ACCOUNT.sub("system:serviceaccount:...", text))
 
 
-def _differ(expected: object, found: object, path: str) -> Iterator[str]:
+def _differ(expected: object, found: object, called: Mapping[str, str], path: str) -> Iterator[str]:
     if isinstance(expected, Mapping):
         known = found if isinstance(found, Mapping) else {}
         for key, each in expected.items():
             if key in _SAID:
                 continue
-            yield from _differ(each, known.get(key), f"{path}.{key}" if path else key)
+            yield from _differ(each, known.get(key), called, f"{path}.{key}" if path else key)
     elif isinstance(expected, list):
         others = found if isinstance(found, list) else []
         if len(expected) != len(others):
             yield f"{path} has {len(others)} entries instead of {len(expected)}"
             return
         for index, (each, other) in enumerate(zip(expected, others, strict=True)):
-            yield from _differ(each, other, f"{path}[{index}]")
-    elif (_plain(expected) if isinstance(expected, str) else expected) != found:
+            yield from _differ(each, other, called, f"{path}[{index}]")
+    elif isinstance(expected, str) and isinstance(found, str):
+        if found != _plain(expected) and called.get(found) != expected:
+            yield path
+    elif expected != found:
         yield path

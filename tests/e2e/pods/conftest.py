@@ -1,5 +1,6 @@
 """The image on two nodes, and the chart installed; the cluster is as it was after the last test of this folder."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from tests.waiting import wait_for
 
 @pytest.fixture(scope="package")
 def image() -> Path:
-    """The image of both programs, with the fake of libvgpu.so in it; minutes where it was never made."""
+    """The image of both programs, with the fake of libvgpu.so in it: HAMI_E2E_IMAGE, or made, minutes at first."""
+    if "HAMI_E2E_IMAGE" in os.environ:
+        return Path(os.environ["HAMI_E2E_IMAGE"])
     subprocess.run([REPOSITORY / "hack" / "image"], check=True, timeout=3000)
     return REPOSITORY / "tests" / "build" / "hami-dra.tar"
 

@@ -1,4 +1,4 @@
-"""The real webhook as a process on the node: no pod can be reached by the cluster's API server."""
+"""The real webhook as a process on the node, which starts in a moment and needs no image; as pods: tests/e2e/pods."""
 
 import json
 import os

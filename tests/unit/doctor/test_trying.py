@@ -10,6 +10,7 @@ from hami_kubeletplugin.api.names import MIB
 from hami_kubeletplugin.doctor import trying
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.doctor.programs import Ran
+from hami_kubeletplugin.doctor.scratch import folder_below
 from hami_kubeletplugin.doctor.trying import Tried
 from hami_kubeletplugin.findings import Level
 from hami_kubeletplugin.hamicore.contract import (
@@ -89,7 +90,7 @@ def test_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
     handle = os.open(tmp_path / ".doctor-used", os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        with trying.folder_below(tmp_path) as own:
+        with folder_below(tmp_path) as own:
             assert {path.name for path in tmp_path.iterdir()} == {".doctor-used", own.name}
         assert {path.name for path in tmp_path.iterdir()} == {".doctor-used"}
     finally:

@@ -53,6 +53,10 @@ async def test_exit_codes(api: ApiServer, tmp_path: Path) -> None:
     warned = await call(path, "doctor", "--strict", "-o", "json")
     assert warned.returncode == 1
     assert {each["check"] for each in json.loads(warned.stdout) if each["level"] == "warning"} == {"slices"}
+    api.latency = 60.0
+    slow = await call(path, "doctor", "--timeout", "1")
+    assert (slow.returncode, slow.stdout) == (1, "")
+    assert "get version failed: no answer in 1 s" in slow.stderr
     await api.down()
     gone = await call(path, "doctor")
     assert (gone.returncode, gone.stdout, len(gone.stderr.splitlines())) == (1, "", 1)

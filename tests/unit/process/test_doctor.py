@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import tarfile
 from collections import defaultdict
@@ -18,6 +19,8 @@ from hami_kubeletplugin.hamicore import mounts
 from tests import CHECKOUT, REPOSITORY
 from tests.unit.gpu.fake_node import FakeNode, lines_of_gpu
 from tests.unit.process.daemon import NODE, PROGRAM, Process, allocated
+from tests.unit.process.test_daemon import registered
+from tests.unit.process.test_handover import replaced, said
 from tests.waiting import until
 
 NAMES = list(checks(place := Place(Settings.checked(node_name=NODE)), Cluster(place)))
@@ -101,6 +104,19 @@ async def test_beside_a_daemon(process: Process, api: ApiServer, native: Path, n
         by_check = await found(process, native, node)
         assert levels(by_check, "sockets") == {"error", "hint"}
         assert "is not there" in by_check["claims"][0]["what"]
+
+
+async def test_after_a_hand_over(process: Process, api: ApiServer, native: Path) -> None:
+    """The successor serves at other sockets, and is found there."""
+    async with FakeKubelet(process.registry) as kubelet:
+        await registered(process, api, kubelet)
+        async with replaced(process) as first:
+            first.send_signal(signal.SIGTERM)
+            await first.wait()
+        await until(lambda: said(process, "starting") == said(process, "stopped") + 1)
+        by_check = await found(process, native)
+    (well,) = by_check["sockets"]
+    assert (well["level"], well["what"].endswith("dra2.sock")) == ("ok", True)
 
 
 async def test_exit_status_and_words(process: Process, native: Path) -> None:

@@ -2,7 +2,7 @@
 
 import base64
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +15,6 @@ from tests import REPOSITORY
 from tests.unit.kubectl.objects import a100s, slice_
 
 Json = dict[str, Any]
-NAMESPACE = "hami-system"
 HOST = "hami-webhook.hami-system.svc"
 NODES = ("n1", "n2")
 _RESOURCES = {
@@ -107,15 +106,11 @@ class World:
             )
 
 
-def _pods(workload: Json, nodes: tuple[str, ...]) -> Iterator[Json]:
-    template = workload["spec"]["template"]
-    for node in nodes:
+def _pods(workload: Json) -> Iterator[Json]:
+    template, about = workload["spec"]["template"], workload["metadata"]
+    for node in NODES:
         yield {
-            "metadata": {
-                "name": f"{workload['metadata']['name']}-{node}",
-                "namespace": NAMESPACE,
-                **template["metadata"],
-            },
+            "metadata": {"name": f"{about['name']}-{node}", "namespace": about["namespace"], **template["metadata"]},
             "spec": {**template["spec"], "nodeName": node},
             "status": {
                 "conditions": [{"type": "Ready", "status": "True"}],
@@ -124,19 +119,30 @@ def _pods(workload: Json, nodes: tuple[str, ...]) -> Iterator[Json]:
         }
 
 
-def world() -> World:
-    """Two nodes with GPUs, all of daemonset.yaml and webhook.yaml, and what a control plane of kubeadm has."""
+def manifests() -> Iterator[Json]:
+    """All of daemonset.yaml and webhook.yaml."""
+    for file in ("daemonset.yaml", "webhook.yaml"):
+        yield from yaml.safe_load_all((REPOSITORY / file).read_text())
+
+
+def world(items: Iterable[Json] | None = None, driver: str = "gpu.hami.io") -> World:
+    """Two nodes with GPUs, an installation in them, and what a control plane of kubeadm has.
+
+    Args:
+        items: The installation; None: the manifests.
+        driver: Its driver.
+    """
     objects: dict[str, list[Json]] = {}
     found = World(objects)
-    for file in ("daemonset.yaml", "webhook.yaml"):
-        for item in yaml.safe_load_all((REPOSITORY / file).read_text()):
-            found.put(item["kind"], copy.deepcopy(item))
-    trust = bundle()
+    for item in manifests() if items is None else items:
+        found.put(item["kind"], copy.deepcopy(item))
+    daemon_set, deployment = found.one("DaemonSet"), found.one("Deployment")
+    namespace, service = daemon_set["metadata"]["namespace"], found.one("Service")["metadata"]["name"]
+    trust = bundle(host=f"{service}.{namespace}.svc")
     for name in ("names.hami.io", "pods.hami.io", "claims.hami.io"):
         found.hook(name)["clientConfig"]["caBundle"] = trust
-    daemon_set, deployment = found.one("DaemonSet"), found.one("Deployment")
     daemon_set["status"] = {"desiredNumberScheduled": 2}
-    objects["pods"] = [*_pods(daemon_set, NODES), *_pods(deployment, NODES)]
+    objects["pods"] = [*_pods(daemon_set), *_pods(deployment)]
     objects["nodes"] = [
         {
             "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}},
@@ -144,16 +150,12 @@ def world() -> World:
         }
         for name in NODES
     ]
-    objects["resourceslices"] = [slice_(name, *a100s(2)) for name in NODES]
-    about = {"namespace": NAMESPACE, "name": "w", "labels": {"kubernetes.io/service-name": "hami-webhook"}}
+    objects["resourceslices"] = [slice_(name, *a100s(2), driver=driver) for name in NODES]
+    about = {"namespace": namespace, "name": "w", "labels": {"kubernetes.io/service-name": service}}
     found.put("EndpointSlice", {"metadata": about, "endpoints": [{"conditions": {"ready": True}}] * 2})
-    for component, option in (
-        ("kube-controller-manager", ["--kube-api-qps=200"]),
-        ("kube-scheduler", ["--kube-api-qps=200"]),
-    ):
-        labels = {"component": component}
-        made = {"name": component, "namespace": "kube-system", "labels": labels}
-        found.put("Pod", {"metadata": made, "spec": {"containers": [{"command": [component, *option]}]}})
+    for component in ("kube-controller-manager", "kube-scheduler"):
+        made = {"name": component, "namespace": "kube-system", "labels": {"component": component}}
+        found.put("Pod", {"metadata": made, "spec": {"containers": [{"command": [component, "--kube-api-qps=200"]}]}})
     return found
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from hami_kubeletplugin.api.errors import ApiDenied, ApiError, ApiForbidden, ApiUnavailable
 from hami_kubeletplugin.findings import Finding, Level, exit_code
-from hami_kubeletplugin.webhook.doctor.checks import Installation, driver_of, for_people, found_by
+from hami_kubeletplugin.webhook.doctor.checks import for_people, found_by
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster
+from hami_kubeletplugin.webhook.doctor.installation import Installation, driver_of
 from tests import REPOSITORY
 from tests.unit.kubectl.objects import a100s, slice_
 from tests.unit.webhook.doctor.sound import Break, Json, World, bundle, world
@@ -73,6 +74,10 @@ def _other_webhook(name: str, entry: str = "x.example.com", group: str = "") -> 
 def _policy(there: World, name: str = "hami-kubeletplugin-own-node") -> Json:
     spec: Json = there.one("ValidatingAdmissionPolicy", name)["spec"]
     return spec
+
+
+def _more(validation: Json) -> None:
+    validation["expression"] = validation["expression"].replace('["names.hami.io"', '["other.io", "names.hami.io"')
 
 
 def _runs_as(there: World, account: str) -> None:
@@ -309,6 +314,12 @@ BROKEN: dict[str, tuple[Break, str, Level, str]] = {
         "policies",
         Level.warning,
         "spec.validations[0].expression differ from daemonset.yaml",
+    ),
+    "a webhook more": (
+        lambda w: _more(_policy(w, "hami-webhook-own-certificate")["validations"][3]),
+        "policies",
+        Level.warning,
+        "hami-webhook-own-certificate: spec.validations[3].expression differ from webhook.yaml",
     ),
     "for somebody else": (
         lambda w: _runs_as(w, "gpu-daemon"),
