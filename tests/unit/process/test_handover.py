@@ -98,3 +98,21 @@ async def test_who_could_not_prepare_takes_nothing_over(process: Process, api: A
         first.send_signal(signal.SIGTERM)
         assert await first.wait() == 0
         assert said(process, "the successor is registered") == 0
+
+
+async def test_what_a_killed_successor_leaves_is_cleared_away(process: Process, api: ApiServer) -> None:
+    """A daemon that took over is killed: the next one serves in the first place, and the sockets in the second one are gone."""
+    async with FakeKubelet(process.registry) as kubelet:
+        await registered(process, api, kubelet)
+        async with replaced(process) as first:
+            first.send_signal(signal.SIGTERM)
+            await until(lambda: said(process, "starting") == 2)
+        await process.kill()
+        assert (process.plugin_dir / "dra2.sock").is_socket()
+        await process.start()
+        await until(lambda: said(process, "registered with the kubelet") == 3)
+        ref = allocated(api, "train", memory="100Mi")
+        [answer] = (await (await kubelet.plugin(DRIVER)).prepare([ref])).values()
+        assert not isinstance(answer, str)
+        assert [path.name for path in process.plugin_dir.glob("dra*.sock")] == ["dra.sock"]
+        assert [path.name for path in process.registry.iterdir()] == ["gpu.hami.io-reg.sock"]
