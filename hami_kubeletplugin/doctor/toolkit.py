@@ -3,9 +3,10 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from hami_kubeletplugin.api.errors import HardwareError
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.doctor.programs import Ran, ran, version_in
 from hami_kubeletplugin.findings import Finding, Level
@@ -29,17 +30,7 @@ def toolkit(place: Place) -> Iterator[Finding]:
         yield program_judged(
             "nvidia-ctk", found, ran([found, "--version"]) if found else None, settings.nvidia_ctk, "--nvidia-ctk"
         )
-        own = ToolkitHook(settings.own_cdi_hook, settings.hami_dir).planned
-        path = hook_for(settings.nvidia_cdi_hook, place.host, own)()
-        hook = inside(place.host, path)
-        there = os.access(hook, os.X_OK) and hook.is_file()
-        yield program_judged(
-            "nvidia-cdi-hook",
-            path if there else None,
-            ran([hook, "--version"]) if there else None,
-            path,
-            "--nvidia-cdi-hook",
-        )
+        yield _hook(place)
     elif settings.driver_edits == "none":
         yield Finding(
             check="toolkit",
@@ -49,6 +40,28 @@ def toolkit(place: Place) -> Iterator[Finding]:
     if settings.driver_edits != "none":
         yield from _edits(place)
         yield from configs_judged(open_configs(place.host))
+
+
+def _hook(place: Place) -> Finding:
+    settings = place.settings
+    try:
+        path = hook_for(settings.nvidia_cdi_hook, place.host, _own_hook(place))()
+    except HardwareError as error:
+        return Finding(
+            check="toolkit",
+            level=Level.error,
+            what=str(error),
+            why="It puts the driver's libraries in order in each container with a GPU, and claims are refused without it.",
+            mend=f"# see {_INSTALL}",
+        )
+    hook = inside(place.host, path)
+    there = os.access(hook, os.X_OK) and hook.is_file()
+    answer = ran([hook, "--version"]) if there else None
+    return program_judged("nvidia-cdi-hook", path if there else None, answer, path, "--nvidia-cdi-hook")
+
+
+def _own_hook(place: Place) -> Callable[[], str]:
+    return ToolkitHook(place.settings.own_cdi_hook, place.settings.hami_dir).planned
 
 
 def program_judged(name: str, found: str | None, answer: Ran | None, wanted: str, option: str) -> Finding:
@@ -107,8 +120,7 @@ def configs_judged(accepting: list[str] | None) -> Iterator[Finding]:
 
 def _edits(place: Place) -> Iterator[Finding]:
     """Whether the driver's edits can be had for each GPU, as a prepare would."""
-    own = ToolkitHook(place.settings.own_cdi_hook, place.settings.hami_dir).planned
-    edits = driver_edits_for(place.settings, place.host, own)
+    edits = driver_edits_for(place.settings, place.host, _own_hook(place))
     gpus = place.gpus()
     wrong = without_edits(edits, tuple(gpus), time.monotonic() + place.timeout)
     for uuid, reason in wrong.items():
