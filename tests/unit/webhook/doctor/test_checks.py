@@ -8,6 +8,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import ApiDenied, ApiError, ApiForbidden, ApiUnavailable
 from hami_kubeletplugin.findings import Finding, Level, exit_code
+from hami_kubeletplugin.webhook.doctor import conflicts
 from hami_kubeletplugin.webhook.doctor.checks import for_people, found_by
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster
 from hami_kubeletplugin.webhook.doctor.installation import Installation, driver_of
