@@ -22,6 +22,8 @@ The package is a house whose floors import downward only (checked by import-lint
     gpu            NVML, discovery, topology, simulated hardware
     kube           the Kubernetes API client
     findings       what doctors found, for people and scripts
+    bundles        what a bug report needs, in a file
+    redaction      credentials cut out of what others wrote
     observe        structured logs, the page for Prometheus and probes
     files          files that are there whole or not at all
     selinux        labels of what containers have mounted

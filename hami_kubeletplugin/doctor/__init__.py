@@ -18,7 +18,6 @@ It changes nothing, works beside a running daemon and without one, and never wai
     toolkit     what brings the driver into containers
     driver      NVML, GPUs, device nodes
     place       where things are on this node, and what is asked once for all checks
-    redaction   credentials cut out of what others wrote (pure)
     programs    a program run for its few lines
 
 Upper ones import lower ones. In each module pure functions judge what small readers found.

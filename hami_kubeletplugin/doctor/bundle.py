@@ -5,26 +5,24 @@ environments are not. Each part is cut to what it may have, and one that can't b
 reason.
 """
 
-import io
 import json
 import os
-import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from hami_kubeletplugin import __version__, files
+from hami_kubeletplugin import __version__, bundles, files, redaction
 from hami_kubeletplugin.api.errors import HamiError, StorageError
 from hami_kubeletplugin.api.fields import at
 from hami_kubeletplugin.claims.specfiles import SpecFiles
-from hami_kubeletplugin.doctor import redaction
 from hami_kubeletplugin.doctor.cluster import Cluster
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.doctor.runtimes import runtimes
-from hami_kubeletplugin.findings import Finding, as_json
+from hami_kubeletplugin.findings import Finding
 from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.health.kept import FILE
 from hami_kubeletplugin.health.runtime_config import inside
@@ -34,6 +32,8 @@ LARGEST: Final = 1024 * 1024
 _FILES: Final = 256
 _WITHIN: Final = 10.0
 """Seconds for one part: files may be on a file system that hangs."""
+_ALTOGETHER: Final = 60.0
+"""For all of them."""
 _KERNEL: Final = 400
 """Lines of the kernel's log."""
 _ABOUT_GPUS: Final = ("NVRM", "Xid", "nvidia", "hami", "vgpu")
@@ -42,6 +42,7 @@ _KUBELETS_TABLES: Final = ("authentication", "authorization")
 """Switches and paths, no credentials."""
 _OURS: Final = ("vgpu", "cdi", "nvidia", "hami")
 
+T = TypeVar("T")
 Part = tuple[str, str, Callable[[], bytes]]
 """Its name in the file, what it is, and what gives it."""
 
@@ -53,33 +54,51 @@ def write(target: Path, place: Place, cluster: Cluster, found: list[Finding]) ->
         A line for each part: its name, and what it is, or why it isn't there.
 
     Raises:
-        StorageError: It can't be written.
+        StorageError: It can't be written, or is there already.
     """
-    manifest = []
-    packed = io.BytesIO()
+    manifest: list[str] = []
+    content: dict[str, bytes] = {}
     threads = OwnThreads(most=_FILES, last_wait=0.0)
-    listed = threads.submit(lambda: list(parts(place, cluster, found))).result(_WITHIN)
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, what, give in listed:
-            try:
-                content = threads.submit(give).result(_WITHIN)
-            except (HamiError, OSError, ValueError, RecursionError) as error:
-                why = f"it did not end within {_WITHIN:g} s" if isinstance(error, TimeoutError) else str(error)
-                manifest.append(f"{name}: left out: {redaction.text(why)}")
-                continue
-            cut = content[:LARGEST]
-            whole = "" if cut == content else f" (the first {LARGEST} of {len(content)} bytes)"
-            manifest.append(f"{name}: {what}{whole}")
-            _add(archive, name, cut)
-        _add(archive, "MANIFEST", "\n".join(["What is in this file, and what is not:", "", *manifest, ""]).encode())
-    files.write(target, packed.getvalue(), durable=True)
+    until = time.monotonic() + _ALTOGETHER
+
+    def had(name: str, give: Callable[[], T]) -> T | None:
+        left = min(_WITHIN, until - time.monotonic())
+        try:
+            if left <= 0:
+                raise StorageError(f"{_ALTOGETHER:g} s were over")  # noqa: TRY301 - said as whatever else keeps it out
+            return threads.submit(give).result(left)
+        except Exception as error:  # noqa: BLE001 - what one part comes to must not cost the others
+            why = f"it did not end within {left:g} s" if isinstance(error, TimeoutError) else str(error)
+            manifest.append(f"{name}: left out: {redaction.text(why)}")
+            return None
+
+    def kept(name: str, what: str, whole: bytes) -> None:
+        content[name] = whole[:LARGEST]
+        cut = "" if len(whole) <= LARGEST else f" (the first {LARGEST} of {len(whole)} bytes)"
+        manifest.append(f"{name}: {what}{cut}")
+
+    for group, listed in {
+        "all": partial(_always, place, cluster, found),
+        "records": partial(_records, place),
+        "cdi": partial(_specs, place),
+        "runtime": partial(_runtimes, place),
+        "kubelet": partial(_kubelet, place),
+    }.items():
+        for name, what, give in had(group, partial(_listed, listed)) or ():
+            if (whole := had(name, give)) is not None:
+                kept(name, what, whole)
+    content["MANIFEST"] = "\n".join(["What is in this file, and what is not:", "", *manifest, ""]).encode()
+    bundles.write(target, content)
     return manifest
 
 
-def parts(place: Place, cluster: Cluster, found: list[Finding]) -> Iterator[Part]:
-    """All that may be in it."""
+def _listed(parts: Callable[[], Iterator[Part]]) -> list[Part]:
+    return list(parts())
+
+
+def _always(place: Place, cluster: Cluster, found: list[Finding]) -> Iterator[Part]:
     settings = place.settings
-    yield "doctor.json", "what doctor found", lambda: as_json(found).encode()
+    yield "doctor.json", "what doctor found", lambda: redaction.as_json([asdict(each) for each in found])
     yield "version.json", "versions of this program, of the kernel and of its user space", lambda: _version(place)
     yield "options.json", "this command's options", lambda: redaction.as_json(settings.model_dump(mode="json"))
     yield "gpus.json", "GPUs as NVML tells of them", lambda: redaction.as_json(_gpus(place))
@@ -89,30 +108,33 @@ def parts(place: Place, cluster: Cluster, found: list[Finding]) -> Iterator[Part
     yield "mounts.txt", "mounts of HAMi-core, CDI and the driver", lambda: _mounts(place).encode()
     yield "kernel.txt", "lines of the kernel's log about GPUs", lambda: _kernel().encode()
     yield "folders.txt", "what is in our folders: mode, owner, size, name", lambda: _folders(place).encode()
+
+
+def _records(place: Place) -> Iterator[Part]:
     for uid in place.records.uids()[:_FILES]:
-        yield (
-            f"records/{uid}.json",
-            "a claim's record: names of claim, pods and containers, limits",
-            partial(_raw, place.records.path(uid)),
-        )
-    specs = SpecFiles(settings.cdi_dir, settings.driver_name)
+        what = "a claim's record: names of claim, pods and containers, limits"
+        yield f"records/{uid}.json", what, partial(_raw, place.records.path(uid))
+
+
+def _specs(place: Place) -> Iterator[Part]:
+    specs = SpecFiles(place.settings.cdi_dir, place.settings.driver_name)
     for uid in specs.uids()[:_FILES]:
         spec = specs.path(uid)
         yield f"cdi/{spec.name}", "a claim's CDI spec", partial(_json, spec)
+
+
+def _runtimes(place: Place) -> Iterator[Part]:
     for runtime in runtimes(place):
         said = {"version": runtime.version, "files": runtime.files}
         what = f"{runtime.config} and what it imports, without credentials"
         yield f"runtime/{runtime.name.lower()}.json", what, partial(redaction.as_json, said)
+
+
+def _kubelet(place: Place) -> Iterator[Part]:
     for path in _KUBELET:
         here = inside(place.host, path)
         if here.is_file():
             yield f"kubelet/{here.name}.json", f"{path}, without credentials", partial(_yaml, here)
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(f"hami-dra-doctor/{name}")
-    entry.size, entry.mtime, entry.mode = len(content), int(time.time()), 0o600
-    archive.addfile(entry, io.BytesIO(content))
 
 
 def _raw(path: Path) -> bytes:

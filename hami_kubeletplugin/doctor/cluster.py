@@ -21,7 +21,8 @@ GATES_ON: Final = (1, 36)
 _SKEW: Final = 60.0
 """Seconds. Tokens and certificates have minutes; what HTTP says has whole seconds."""
 _CLAIMS: Final = 200
-_APPLY: Final = "kubectl apply -f daemonset.yaml"
+_HELM: Final = "helm upgrade hami-dra charts/hami-dra -n hami-system"
+_APPLY: Final = f"kubectl apply -f daemonset.yaml   # or, whoever has the chart: {_HELM}"
 
 
 class Right(NamedTuple):
@@ -250,13 +251,13 @@ def rbac_judged(lacking: Sequence[Right] | ApiError) -> Iterator[Finding]:
         yield Finding(check="rbac", level=Level.unknown, what=str(lacking))
         return
     for right in lacking:
-        manifest = "claim-status.yaml" if right in STATUS_RIGHTS else "daemonset.yaml"
+        status = f"kubectl apply -f claim-status.yaml   # or: {_HELM} --reuse-values --set claimStatus.enabled=true"
         yield Finding(
             check="rbac",
             level=Level.error,
             what=f"the token may not {right}",
             why="The daemon needs it; what it lacks fails with 403.",
-            mend=f"kubectl apply -f {manifest}",
+            mend=status if right in STATUS_RIGHTS else _APPLY,
         )
     if not lacking:
         yield Finding(

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from hami_kubeletplugin import bundles
 from hami_kubeletplugin.api import names
 from hami_kubeletplugin.findings import as_json, as_text, exit_code
 from hami_kubeletplugin.kube.people import PeoplesClient
@@ -152,9 +153,9 @@ def doctor(
         there = Installation(cluster)
         within = namespace or client.access.namespace
         found = checks.found_by(there, checks.for_people(there, within, client.try_out), timeout)
+        typer.echo(as_json(found) if output == "json" else as_text(found))
         if support_bundle is not None:
-            support.write(support_bundle, support.collect(there, client, found, timeout))
-    typer.echo(as_json(found) if output == "json" else as_text(found))
+            bundles.write(support_bundle, support.collect(there, client, found, timeout))
     raise typer.Exit(exit_code(found, strict=strict))
 
 

@@ -4,21 +4,16 @@ Secrets are not read. Of what people may have put beside ours (other containers,
 their pods names and resources.
 """
 
-import io
 import json
-import os
-import tarfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from hami_kubeletplugin import __version__
+from hami_kubeletplugin import __version__, redaction
 from hami_kubeletplugin.api import fields
-from hami_kubeletplugin.api.errors import ApiError, StorageError
+from hami_kubeletplugin.api.errors import ApiError
 from hami_kubeletplugin.findings import Finding, as_json
 from hami_kubeletplugin.kube.call import Call, Object
 from hami_kubeletplugin.kube.people import PeoplesClient
@@ -35,45 +30,41 @@ _MAY_HOLD_TOKENS: Final = ("livenessProbe", "readinessProbe", "startupProbe", "l
 """In headers."""
 _MOST: Final = 500
 """Objects of a list."""
+_LARGEST: Final = 8 * 2**20
+"""Characters of a list, one object more or less."""
 _MOST_PODS: Final = 40
 """Whose logs are taken."""
 _LINES: Final = 2000
 _LOG_BYTES: Final = 2**20
 
 
-def collect(there: Installation, client: PeoplesClient, found: Iterable[Finding], seconds: float) -> dict[str, str]:
+def collect(there: Installation, client: PeoplesClient, found: Iterable[Finding], seconds: float) -> dict[str, bytes]:
     """By file, what goes into the bundle. What can't be read, or comes after so many seconds, is a file that says so."""
     until = time.monotonic() + seconds
-    files = {"findings.json": as_json(found), "version.txt": f"kubectl-hami {__version__}\n"}
+    files = {"findings.json": redaction.text(as_json(found)), "version.txt": f"kubectl-hami {__version__}\n"}
     for name, read in _sources(there, client).items():
         if time.monotonic() > until:
             files[name] = f"# not read: {seconds:g} s were over\n"
             continue
         try:
-            files[name] = yaml.safe_dump_all(list(islice(read(), _MOST)), sort_keys=False)
+            files[name] = _dumped(read(), until)
         except ApiError as error:
             files[name] = f"# {error}\n"
-    files.update(_logs(there, client, until))
-    return files
+    for name, text in ({"events.yaml": files["events.yaml"]} | _logs(there, client, until)).items():
+        files[name] = redaction.text(text)
+    return {name: text.encode(errors="replace") for name, text in files.items()}
 
 
-def write(path: Path, files: Mapping[str, str]) -> None:
-    """Write a new archive that only its owner can read.
-
-    Raises:
-        StorageError: It is there already, or can't be written.
-    """
-    folder = path.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz") or "support"
-    try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(number, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-            for name, text in files.items():
-                data = text.encode(errors="replace")
-                about = tarfile.TarInfo(f"{folder}/{name}")
-                about.size, about.mode = len(data), 0o600
-                archive.addfile(about, io.BytesIO(data))
-    except OSError as error:
-        raise StorageError(f"--support-bundle {path} can't be written: {error.strerror}; name a new file") from error
+def _dumped(objects: Iterable[Object], until: float) -> str:
+    """As YAML, each by itself, since a large cluster's take minutes: as many as there is time and room for."""
+    made, size = [], 0
+    for number, obj in enumerate(objects):
+        if number == _MOST or size > _LARGEST or time.monotonic() > until:
+            made.append(f"# cut after {number} of them\n")
+            break
+        made.append(f"---\n{yaml.safe_dump(obj, sort_keys=False)}")
+        size += len(made[-1])
+    return "".join(made)
 
 
 def _sources(there: Installation, client: PeoplesClient) -> dict[str, Callable[[], Iterable[Object]]]:

@@ -34,7 +34,7 @@ def schemas(cache: Path, lacking: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_schemas_of_all_versions_or_of_none(tmp_path: Path) -> None:
-    """Where the second of three versions can't be had nothing is kept, and the exit status says so: it is tried again the next time."""
+    """Where the second of three versions can't be had nothing is kept, and the exit status says so."""
     cache = tmp_path / "a cache"
     failed = schemas(cache, "v1.36")
     assert failed.returncode == 1, failed.stdout

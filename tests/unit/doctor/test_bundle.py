@@ -1,8 +1,10 @@
 """The support bundle: what a bug report needs, bounded, and without secrets."""
 
 import json
+import shutil
 import stat
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hami_kubeletplugin.api.errors import ApiUnavailable
-from hami_kubeletplugin.doctor import bundle, redaction
+from hami_kubeletplugin import redaction
+from hami_kubeletplugin.api.errors import ApiUnavailable, StorageError
+from hami_kubeletplugin.doctor import bundle
 from hami_kubeletplugin.doctor.cluster import Answers
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.findings import Finding, Level
@@ -36,6 +39,9 @@ Authorization = ["Basic SECRETbasic"]
 endpoint = ["https://robot:SECRETurl@mirror.example"]
 [proxy_plugins]
 env = ["HTTPS_PROXY=http://u:SECRETproxy@proxy", "NGC_API_KEY=nvapi-SECRETkey", "X={JWT}"]
+args = ["--registry-token", "SECRETword", "--password=SECRETargument"]
+[proxy_plugins."https://u:SECRETname@x"]
+http = "http://u:SECRETat@SECRETsign@x --token SECREToption"
 """
 KUBELET = f"""
 kind: KubeletConfiguration
@@ -92,7 +98,7 @@ def planted(root: Path) -> Place:
 def unpacked(file: Path) -> dict[str, str]:
     """What is in it."""
     with tarfile.open(file) as archive:
-        members = {each.name.removeprefix("hami-dra-doctor/"): archive.extractfile(each) for each in archive}
+        members = {each.name.removeprefix("b/"): archive.extractfile(each) for each in archive}
         return {name: member.read().decode() for name, member in members.items() if member}
 
 
@@ -160,3 +166,41 @@ def test_what_sounds_like_a_credential_goes_with_all_below_it(value: object, nam
     for _ in range(depth):
         wrapped = [{"a": wrapped}]
     assert "SECRET" not in redaction.as_json(wrapped).decode()
+
+
+def test_a_folder_that_cant_be_read_costs_only_what_is_in_it(tmp_path: Path) -> None:
+    """As where a disk is broken, when the rest of a report is needed most."""
+    here = planted(tmp_path)
+    shutil.rmtree(tmp_path / "plugin")
+    (tmp_path / "plugin").write_text("no folder")
+    shutil.rmtree(tmp_path / "cdi")
+    (tmp_path / "cdi").symlink_to("cdi")
+    parts = write(tmp_path, here, Known())
+    assert "cdi: left out: " in parts["MANIFEST"]
+    assert {"doctor.json", "slices.json", "runtime/containerd.json"} <= parts.keys()
+
+
+def test_it_overwrites_nothing(tmp_path: Path) -> None:
+    """Nor what a link leads to: it is written by root, and its path is typed by hand."""
+    taken = tmp_path / "b.tar.gz"
+    taken.symlink_to(tmp_path / "precious")
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(StorageError, match=r"b\.tar\.gz can't be written: File exists; name a new file"):
+        bundle.write(taken, planted(tmp_path), Known(), FOUND)  # type: ignore[arg-type]
+    assert (tmp_path / "precious").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "word", ["ey-ey", "pass", "a.a-", "://", "--token", "LS0tLS1CRUdJTi", "-----BEGIN A", "basic "]
+)
+def test_no_text_takes_longer_than_twice_for_twice_as_much(word: str) -> None:
+    """Whatever somebody had written into a log: the search for credentials can't be interrupted."""
+
+    def seconds(times: int) -> float:
+        content = word * times
+        begun = time.process_time()
+        redaction.text(content)
+        return time.process_time() - begun
+
+    once = min(seconds(5_000) for _ in range(3))
+    assert min(seconds(40_000) for _ in range(3)) < 24 * once + 0.01

@@ -102,7 +102,11 @@ async def test_the_bundle_has_no_secrets(api: ApiServer, tmp_path: Path) -> None
     """It has our objects, events, findings and who waits for GPUs, and nobody's secrets; it overwrites nothing."""
     plant(api)
     path, bundle = written(tmp_path / "x", config(api.url)), tmp_path / "report.tar.gz"
-    event = {"metadata": {"namespace": "hami-system", "name": "e"}, "reason": "BackOff", "message": "Back-off"}
+    event = {
+        "metadata": {"namespace": "hami-system", "name": "e"},
+        "reason": "BackOff",
+        "message": f"Back-off; token={SECRET}",
+    }
     api.put("events", event)
     done = await call(path, "doctor", "--support-bundle", str(bundle))
     assert (done.returncode, done.stderr) == (1, "")
@@ -126,4 +130,5 @@ async def test_the_bundle_has_no_secrets(api: ApiServer, tmp_path: Path) -> None
     assert not [name for name in files if "beside" in name]
     again = await call(path, "doctor", "--support-bundle", str(bundle))
     assert again.returncode == 1
+    assert again.stdout == done.stdout, "what was found is said all the same"
     assert f"--support-bundle {bundle} can't be written: File exists; name a new file" in again.stderr

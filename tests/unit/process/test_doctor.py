@@ -128,7 +128,7 @@ async def test_exit_status_and_words(process: Process, native: Path) -> None:
     status, told, said = await doctor(process, native, None, "--support-bundle", str(bundle))
     assert (status, said.partition(":")[0]) == (1, str(bundle))
     with tarfile.open(bundle) as archive:
-        assert {"hami-dra-doctor/doctor.json", "hami-dra-doctor/MANIFEST"} <= set(archive.getnames())
+        assert {"b/doctor.json", "b/MANIFEST"} <= set(archive.getnames())
     assert "ERROR   sockets: no daemon runs on this node" in told
     assert "        $ kubectl -n hami-system get pods" in told
     assert (await doctor(process, native, None, "--glibc-floor", "x"))[2].startswith(
