@@ -127,7 +127,9 @@ def _steps(settings: Places) -> Iterator[Step]:
     if (spec := _other_user(settings, specs)) is None:
         yield from _hami(hami)
     else:
-        log.warning("HAMi-core's files stay: claims of another driver name use them", directory=str(hami), spec=str(spec))
+        log.warning(
+            "HAMi-core's files stay: claims of another driver name use them", directory=str(hami), spec=str(spec)
+        )
     yield from _claims(plugin)
     for name in sorted(files.names(plugin), key=lambda name: (name == "lock", name)):
         if _OWN.fullmatch(name):

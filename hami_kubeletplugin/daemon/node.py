@@ -103,6 +103,16 @@ class ThisNode:
         except StorageError:  # recovery says so
             return {}
 
+    def check_records(self) -> None:
+        """See, without writing, that records can be read, and are this driver's. Blocks, for a bounded time.
+
+        Raises:
+            StorageError: They can't, or aren't, and `clear` would say so, too.
+        """
+        self.in_records()
+        folder = str(self._folder)
+        self._reading.each(lambda _: check_names(self.records, self._driver), [folder])
+
     def clear(self) -> None:
         """Remove what a former run left of writes that it did not finish. Blocks."""
         check_names(self.records, self._driver)
