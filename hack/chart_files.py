@@ -103,16 +103,33 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def require(schema: dict[str, Any], values: Mapping[str, Any], defs: Mapping[str, Any]) -> None:
+    """Say in the schema of a section what must not be taken away: helm takes away what somebody's values name and leave empty.
+
+    Sections, switches, numbers and texts that can't be empty are needed; lists, maps and what may be empty are not.
+    """
+    needed = []
+    for name, given in schema["properties"].items():
+        said = defs[given["$ref"].rpartition("/")[2]] if "$ref" in given else given
+        if "properties" in given:
+            require(given, values[name], defs)
+        may_be_empty = isinstance(values[name], str) and (
+            not values[name] or ("pattern" in said and re.search(said["pattern"], "") is not None)
+        )
+        if ("properties" in said and values[name]) or (isinstance(values[name], bool | int | str) and not may_be_empty):
+            needed.append(name)
+    schema["required"] = needed
+
+
 def files() -> dict[Path, str]:
     """All that is made, by path."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     schema["$defs"]["daemonOptions"] = options(Settings, OF_THE_DAEMON)
     schema["$defs"]["webhookOptions"] = options(WebhookSettings, OF_THE_WEBHOOK)
-    monitoring = ROOT / "deploy/monitoring"
+    require(schema, yaml.safe_load((CHART / "values.yaml").read_text()), schema["$defs"])
     return {
         CHART / "values.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
         CHART / "README.md": readme((CHART / "values.yaml").read_text()),
-        **{CHART / "files" / name: (monitoring / name).read_text() for name in ("rules.yaml", "dashboard.json")},
     }
 
 

@@ -11,12 +11,14 @@ from typing import Final
 from hami_kubeletplugin.doctor.place import Place
 from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.hamicore.mounts import parsed
+from hami_kubeletplugin.health.runtime_config import inside
+from hami_kubeletplugin.selinux import CONTAINERS, is_on
 
 _MIB: Final = 1 << 20
 _NONE_LEFT: Final = (8 * _MIB, 64)
 _FEW_LEFT: Final = (64 * _MIB, 1024)
 """Bytes and inodes. A claim takes some files of a few KiB, and 2 MB on the disk where nothing can be mounted."""
-_CONTAINERS_TYPE: Final = "container_file_t"
+_CONTAINERS_TYPE: Final = CONTAINERS.split(":")[2]
 _LABELS: Final = 64
 _MOUNTS: Final = 16 * 1024 * 1024
 
@@ -159,7 +161,9 @@ def space_judged(folder: str, free: int, inodes: int | None) -> Finding:
 
 def selinux(place: Place) -> Iterator[Finding]:
     """Whether SELinux lets containers write their regions."""
-    state = _text(place.settings.sysfs / "fs/selinux/enforce")
+    state = None
+    if is_on(_text(place.proc / "filesystems") or "", _text(place.proc / "self/attr/current") or ""):
+        state = _text(inside(place.host, "/sys/fs/selinux/enforce")) or ""
     folder = place.settings.hami_dir
     cache = folder / "cache"
     paths = [cache, *islice(_below(cache), _LABELS)] if state is not None else []
@@ -170,20 +174,21 @@ def selinux_judged(state: str | None, labels: Mapping[Path, str | None], folder:
     """What the labels mean. Pure.
 
     Args:
-        state: What the kernel says of enforcing; None: there is no SELinux.
+        state: What the kernel says of enforcing; empty: it can't be seen, so it may be; None: there is no SELinux.
         labels: Of what containers write, and its folders.
         folder: HAMi-core's directory.
     """
-    if state != "1":
+    if state is None or state == "0":
         what = "SELinux is off" if state is None else "SELinux only tells (permissive)"
         yield Finding(check="selinux", level=Level.ok, what=what)
         return
+    is_so = "SELinux is enforcing" if state else "SELinux is on (whether it is enforcing can't be seen)"
     wrong = [path for path, label in labels.items() if label is None or _CONTAINERS_TYPE not in label.split(":")]
     if wrong:
         yield Finding(
             check="selinux",
             level=Level.error,
-            what=f"SELinux is enforcing, and {wrong[0]} is labelled {labels[wrong[0]] or 'nothing'}"
+            what=f"{is_so}, and {wrong[0]} is labelled {labels[wrong[0]] or 'nothing'}"
             + (f", as are {len(wrong) - 1} more" if len(wrong) > 1 else ""),
             why=f"Containers can write only what is {_CONTAINERS_TYPE}: programs that use the GPU would fail at their region.",
             mend=f"semanage fcontext -a -t {_CONTAINERS_TYPE} '{folder}(/.*)?'\nrestorecon -R {folder}",
@@ -192,7 +197,7 @@ def selinux_judged(state: str | None, labels: Mapping[Path, str | None], folder:
         yield Finding(
             check="selinux",
             level=Level.ok,
-            what=f"SELinux is enforcing, and what containers write is {_CONTAINERS_TYPE}",
+            what=f"{is_so}, and what containers write is {_CONTAINERS_TYPE}",
         )
 
 

@@ -44,6 +44,7 @@ class Chart:
         apis: Sequence[str] = (),
         namespace: str = "hami-system",
         kubeconfig: Path | None = None,
+        release: str = "hami-dra",
     ) -> str:
         """What `helm template` writes; with a kubeconfig helm asks that cluster, as `helm install` does.
 
@@ -53,11 +54,11 @@ class Chart:
         about = [f"--kube-version={kubernetes}", *(f"--api-versions={api}" for api in apis)]
         if kubeconfig:
             about = ["--dry-run=server", f"--kubeconfig={kubeconfig}"]
-        return self._run("template", values, namespace, about)
+        return self._run("template", values, namespace, [release, *about])
 
     def notes(self, values: Mapping[str, Any] | None = None) -> str:
         """What `helm install` says at its end."""
-        return self._run("install", values, "hami-system", ["--dry-run=client"]).partition("\nNOTES:\n")[2]
+        return self._run("install", values, "hami-system", ["hami-dra", "--dry-run=client"]).partition("\nNOTES:\n")[2]
 
     def lint(self) -> str:
         """What `helm lint --strict` says."""
@@ -66,9 +67,8 @@ class Chart:
     def _run(self, command: str, values: Mapping[str, Any] | None, namespace: str, about: Sequence[str]) -> str:
         file = self.folder / "values.yaml"
         file.write_text(json.dumps(values or {}))  # in YAML a `y` that is not quoted is true
-        release = [] if command == "lint" else ["hami-dra"]
         ended: subprocess.CompletedProcess[str] = subprocess.run(
-            [self.helm, command, *release, CHART, "-n", namespace, "-f", file, *about],
+            [self.helm, command, *about, CHART, "-n", namespace, "-f", file],
             capture_output=True,
             text=True,
             timeout=60,

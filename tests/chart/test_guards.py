@@ -45,6 +45,30 @@ REFUSED: dict[str, tuple[Mapping[str, Any], str]] = {
         {"kubeletPlugin": {"containers": {"plugin": {"env": [{"name": "HAMI_DRIVER_ROOT", "value": "/x"}]}}}},
         "kubeletPlugin.containers.plugin.env: HAMI_DRIVER_ROOT is set by the chart already",
     ),
+    "a variable of the webhook twice": (
+        {"webhook": {"containers": {"webhook": {"env": [{"name": "HAMI_NAMESPACE", "value": "x"}]}}}},
+        "webhook.containers.webhook.env: HAMI_NAMESPACE is set by the chart already",
+    ),
+    "a label by which pods are found": (
+        {"kubeletPlugin": {"podLabels": {"app.kubernetes.io/name": "x"}}},
+        "kubeletPlugin.podLabels: the label app.kubernetes.io/name is the chart's own",
+    ),
+    "a label by which helm finds its objects": (
+        {"commonLabels": {"app.kubernetes.io/managed-by": "me"}},
+        "commonLabels: the label app.kubernetes.io/managed-by is the chart's own",
+    ),
+    "any free port": ({"webhook": {"options": {"port": 0}}}, "webhook.options.port: 0 would be any free port"),
+    "the root as a folder": (
+        {"kubeletPlugin": {"cdiDirectoryPath": "/"}},
+        "cdiDirectoryPath': '/' does not match pattern",
+    ),
+    "the root as a profile's folder": (
+        {"nodeProfiles": {"a": {"nodeSelector": {"a": "b"}, "hamiDirectoryPath": "/"}}},
+        "hamiDirectoryPath': '/' does not match pattern",
+    ),
+    "a section without anything": ({"webhook": None}, "missing property 'webhook'"),
+    "a switch that is neither on nor off": ({"kubeletPlugin": {"hostPID": None}}, "missing property 'hostPID'"),
+    "a name that is needed": ({"driverName": None}, "missing property 'driverName'"),
     "a token without TLS": (
         {"kubeletPlugin": {"metrics": {"tokenSecretName": "t"}}},
         "tokenSecretName needs tlsSecretName: without TLS the token could be read on its way",

@@ -128,7 +128,9 @@ def test_a_device_plugin(found: Any, chart: Chart, cluster: Cluster) -> None:
 
 def test_one_that_runs_nowhere(chart: Chart, cluster: Cluster) -> None:
     """Nobody is asked to remove what gives out nothing, or is no device plugin."""
-    cluster.daemon_sets = [daemon_set("plugin", PLUGIN, nodes=0), daemon_set("calico", "calico/node:v3", nodes=3)]
+    discovery = daemon_set("gpu-feature-discovery", PLUGIN, nodes=3, command=["gpu-feature-discovery"])
+    calico = daemon_set("calico", "calico/node:v3", nodes=3)
+    cluster.daemon_sets = [daemon_set("plugin", PLUGIN, nodes=0), calico, discovery]
     assert PASSED in chart.refusal(kubeconfig=cluster.kubeconfig)
 
 

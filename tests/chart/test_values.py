@@ -1,7 +1,7 @@
 """What values do."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
@@ -266,3 +266,62 @@ def test_each_value_is_described() -> None:
         parts = path.split(".")
         above = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
         assert any(f"\n| `{each}` | " in readme for each in above), path
+
+
+def taken_away(values: Any, defaults: Any) -> Any:
+    """What an empty line in somebody's values takes away: each list, each free map, and each text that may be empty."""
+    return {
+        name: taken_away(inner, defaults["properties"][name]) if "properties" in defaults["properties"][name] else None
+        for name, inner in values.items()
+        if "properties" in defaults["properties"][name] or name not in defaults["required"]
+    }
+
+
+def test_what_is_left_empty_is_not_there(chart: Chart) -> None:
+    """`affinity:` and nothing behind it is null, and helm takes the default away: the chart does without, or refuses."""
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    empty = taken_away(defaults, json.loads((CHART / "values.schema.json").read_text()))
+    assert empty["kubeletPlugin"]["options"] is empty["kubeletPlugin"]["affinity"] is None
+    assert chart.objects(empty).keys() == chart.objects().keys()
+
+
+def strings(value: Any) -> Iterator[tuple[str, Any]]:
+    """Values of fields and labels whose names say that they are names."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in {"name", "namespace", "serviceAccountName", "secretName", "app.kubernetes.io/instance"}:
+                yield key, inner
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+
+
+def test_names_that_yaml_takes_for_something_else(chart: Chart) -> None:
+    """A namespace `456` is a name; as a number the API server would refuse it."""
+    values = {
+        "serviceAccount": {"name": "1e3"},
+        "deviceClass": {"name": "null"},
+        "driverName": "8.5",
+        "kubeletPlugin": {"priorityClassName": "true", "metrics": {"tlsSecretName": "12", "tokenSecretName": "13"}},
+        "webhook": {"serviceAccount": {"name": "17"}, "tls": {"mode": "secret", "secretName": "18", "caBundle": "x"}},
+        "openshift": {"enabled": True, "sccName": "19"},
+        "claimStatus": {"enabled": True},
+        "claimLimits": {"enabled": True},
+        "extendedResource": {"enabled": True},
+        "monitoring": {"enabled": True},
+    }
+    made = chart.objects(values, namespace="456", release="123", apis=[MONITORING])
+    found = list(strings(list(made.values())))
+    assert {"123", "456", "1e3", "null", "12", "13", "17", "18", "19"} <= {value for _, value in found}
+    assert [each for each in found if not isinstance(each[1], str | dict)] == []
+    assert pod(made["DaemonSet", "hami-kubeletplugin"])["priorityClassName"] == "true"
+
+
+def test_another_way_of_updating(chart: Chart) -> None:
+    """Only the type has to be said: what rolling updates have goes with them."""
+    made = chart.objects(
+        {"webhook": {"updateStrategy": {"type": "Recreate"}}, "kubeletPlugin": {"updateStrategy": {"type": "OnDelete"}}}
+    )
+    assert made["Deployment", "hami-webhook"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert made["DaemonSet", "hami-kubeletplugin"]["spec"]["updateStrategy"] == {"type": "OnDelete"}

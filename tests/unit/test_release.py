@@ -37,6 +37,7 @@ def clone(tmp_path: Path) -> Path:
     for name in (
         "hack/release",
         "hack/sbom.py",
+        "hack/chart",
         "tests/unit/test_version.py",
         ".gitignore",
     ):  # as they are being written

@@ -8,7 +8,7 @@ apiVersion: apps/v1
 kind: DaemonSet
 metadata:
   name: {{ include "hami.plugin" .root }}{{ with .name }}-{{ . }}{{ end }}
-  namespace: {{ include "hami.namespace" .root }}
+  namespace: {{ include "hami.namespace" .root | quote }}
   labels:
     {{- include "hami.pluginSelector" .root | nindent 4 }}
     {{- with $labels }}{{ toYaml . | nindent 4 }}{{ end }}
@@ -19,7 +19,7 @@ spec:
     matchLabels:
       {{- include "hami.pluginSelector" .root | nindent 6 }}
       {{- with $labels }}{{ toYaml . | nindent 6 }}{{ end }}
-  updateStrategy: {{- toYaml .root.Values.kubeletPlugin.updateStrategy | nindent 4 }}
+  updateStrategy: {{- include "hami.updateStrategy" .root.Values.kubeletPlugin.updateStrategy | nindent 4 }}
   template:
     {{- include "hami.pod" (merge (dict "labels" $labels) .) | nindent 4 }}
 {{- end }}

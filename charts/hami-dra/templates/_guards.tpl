@@ -42,15 +42,25 @@
 {{- if and (include "hami.given" .Values.legacyMetrics) (hasKey .Values.kubeletPlugin.options "legacy-metrics") -}}
 {{- fail "kubeletPlugin.options.legacy-metrics and legacyMetrics, HAMi's name of it, are both set: set one of them" -}}
 {{- end -}}
-{{- range $name := keys (omit .Values.scheduler "service") | sortAlpha -}}
+{{- range $name := keys (omit (.Values.scheduler | default dict) "service") | sortAlpha -}}
 {{- fail (printf "scheduler.%s: hami-dra has no scheduler of its own, Kubernetes' own does it all. Take it out; what HAMi's settings are here stands in docs/migrating-from-hami.md" $name) -}}
 {{- end -}}
-{{- range $name := keys (omit (.Values.scheduler.service | default dict) "monitorPort") | sortAlpha -}}
+{{- range $name := keys (omit (get (.Values.scheduler | default dict) "service" | default dict) "monitorPort") | sortAlpha -}}
 {{- fail (printf "scheduler.service.%s: hami-dra has no scheduler of its own, so no Service of it. Take it out" $name) -}}
 {{- end -}}
 {{- end }}
 
 {{- define "hami.guardValues" -}}
+{{- range $where, $labels := dict "commonLabels" .Values.commonLabels "kubeletPlugin.podLabels" .Values.kubeletPlugin.podLabels "webhook.podLabels" .Values.webhook.podLabels -}}
+{{- range $key := keys ($labels | default dict) | sortAlpha -}}
+{{- if has $key (list "app.kubernetes.io/name" "hami.io/node-profile" "app.kubernetes.io/managed-by" "app.kubernetes.io/instance" "app.kubernetes.io/version" "helm.sh/chart") -}}
+{{- fail (printf "%s: the label %s is the chart's own, by which pods and objects are found: use another name" $where $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (toString (get (.Values.webhook.options | default dict) "port")) "0" -}}
+{{- fail "webhook.options.port: 0 would be any free port, which neither the probes nor the Service could know: say which" -}}
+{{- end -}}
 {{- $metrics := .Values.kubeletPlugin.metrics -}}
 {{- if and $metrics.tokenSecretName (not $metrics.tlsSecretName) -}}
 {{- fail "kubeletPlugin.metrics.tokenSecretName needs tlsSecretName: without TLS the token could be read on its way" -}}
@@ -116,11 +126,15 @@
 {{- end -}}
 {{- end }}
 
-{{/* The image or program by which a DaemonSet is known as a device plugin for GPUs: NVIDIA's, HAMi's, Volcano's. */}}
+{{/* The image or program by which a DaemonSet is known as a device plugin for GPUs: NVIDIA's, HAMi's, Volcano's. Other programs of NVIDIA's
+image give nothing out: GPU feature discovery, which the GPU operator runs without its device plugin, too, and what goes with that. */}}
 {{- define "hami.devicePluginIn" -}}
 {{- $found := "" -}}
 {{- range .spec.template.spec.containers -}}
-{{- $words := concat (list .image) (.command | default list) -}}
+{{- $command := .command | default list -}}
+{{- $beside := and $command (has (base (first $command)) (list "gpu-feature-discovery" "config-manager" "mps-control-daemon")) -}}
+{{- $words := concat (list .image) $command -}}
+{{- if $beside }}{{ $words = list }}{{ end -}}
 {{- range $words -}}
 {{- if and (not $found) (regexMatch "(k8s-device-plugin|nvidia-device-plugin|volcano-vgpu-device-plugin)(:|@|$)" .) }}{{ $found = . }}{{ end -}}
 {{- end -}}

@@ -36,7 +36,7 @@ system:serviceaccount:{{ include "hami.namespace" . }}:{{ include "hami.webhookA
 {{/* Labels of all objects, not of pods: a new version of the chart alone restarts nothing. */}}
 {{- define "hami.labels" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- with .Values.commonLabels }}
@@ -65,7 +65,7 @@ app.kubernetes.io/name: {{ include "hami.webhook" . }}
 
 {{- define "hami.pullSecrets" -}}
 {{- $secrets := list -}}
-{{- range concat .Values.imagePullSecrets .Values.global.imagePullSecrets -}}
+{{- range concat (.Values.imagePullSecrets | default list) (.Values.global.imagePullSecrets | default list) -}}
 {{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) -}}
 {{- end -}}
 {{- with $secrets -}}
@@ -84,6 +84,11 @@ imagePullSecrets:
   "memoryPercentage" (.Values.resourceMemPercentage | default $own.memoryPercentage)
   "cores" (.Values.resourceCores | default $own.cores)
   "priority" (.Values.resourcePriority | default $own.priority) | toJson -}}
+{{- end }}
+
+{{/* Without the default's rollingUpdate where another type was chosen, or the API server would refuse the two together. */}}
+{{- define "hami.updateStrategy" -}}
+{{- toYaml (has (get . "type") (list "Recreate" "OnDelete") | ternary (omit . "rollingUpdate") .) -}}
 {{- end }}
 
 {{- define "hami.monitoring" -}}

@@ -77,8 +77,8 @@
 {{- range $name, $value := omit .profile "options" "env" "nodeSelector" "enabled" -}}
 {{- $_ := set $node (get $renamed $name | default $name) $value -}}
 {{- end -}}
-{{- $_ := set $node "options" (mustMergeOverwrite (dict) $plugin.options (.profile.options | default dict)) -}}
+{{- $_ := set $node "options" (mustMergeOverwrite (dict) ($plugin.options | default dict) (.profile.options | default dict)) -}}
 {{- if include "hami.given" $values.legacyMetrics }}{{ $_ := set $node.options "legacy-metrics" $values.legacyMetrics }}{{ end -}}
-{{- $_ := set $node "env" (concat $plugin.containers.plugin.env (.profile.env | default list)) -}}
+{{- $_ := set $node "env" (concat ($plugin.containers.plugin.env | default list) (.profile.env | default list)) -}}
 {{- toJson $node -}}
 {{- end }}

@@ -18,12 +18,12 @@ metadata:
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "hami.pluginAccount" $root }}
+  serviceAccountName: {{ include "hami.pluginAccount" $root | quote }}
   {{- with $node.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with $node.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- with include "hami.pullSecrets" $root }}{{ . | nindent 2 }}{{ end }}
   # To see whether the processes of GPU containers have loaded HAMi-core.
@@ -164,11 +164,11 @@ spec:
       emptyDir: {}
     {{- with $metrics.tlsSecretName }}
     - name: metrics-tls
-      secret: {secretName: {{ . }}, defaultMode: 0400}
+      secret: {secretName: {{ . | quote }}, defaultMode: 0400}
     {{- end }}
     {{- with $metrics.tokenSecretName }}
     - name: metrics-token
-      secret: {secretName: {{ . }}, defaultMode: 0400}
+      secret: {secretName: {{ . | quote }}, defaultMode: 0400}
     {{- end }}
     {{- with $plugin.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
 {{- end }}

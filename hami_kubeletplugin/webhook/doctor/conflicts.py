@@ -19,6 +19,8 @@ _IMAGES: Final = {
     "projecthami/hami": "HAMi's device plugin",
     "volcano-vgpu-device-plugin": "Volcano's device plugin for shares of GPUs",
 }
+_BESIDE: Final = {"gpu-feature-discovery", "config-manager", "mps-control-daemon"}
+"""Programs of NVIDIA's image that give nothing out; the GPU operator runs the first without its device plugin, too."""
 _WHY: Final = "what it gives out the scheduler doesn't see in claims: a GPU may be given away twice"
 _OPERATOR: Final = "helm upgrade gpu-operator nvidia/gpu-operator -n gpu-operator --reuse-values"
 _KEEP_AWAY: Final = (
@@ -29,10 +31,8 @@ _KEEP_AWAY: Final = (
 def plugins(daemon_sets: Sequence[Json]) -> Iterator[Finding]:
     """DaemonSets of device plugins that run somewhere."""
     for each in daemon_sets:
-        images = [
-            str(one.get("image"))
-            for _, one in fields.mappings(fields.at(each, "spec", "template", "spec", "containers"))
-        ]
+        containers = fields.mappings(fields.at(each, "spec", "template", "spec", "containers"))
+        images = [str(one.get("image")) for _, one in containers if _program(one) not in _BESIDE]
         what = next((told for part, told in _IMAGES.items() if any(part in image for image in images)), None)
         scheduled = fields.at(each, "status", "desiredNumberScheduled")
         if what and scheduled:
@@ -42,6 +42,11 @@ def plugins(daemon_sets: Sequence[Json]) -> Iterator[Finding]:
                 why=f"on a node of ours it would give out the same GPUs; {_KEEP_AWAY}",
                 mend=f"kubectl -n {fields.at(each, 'metadata', 'namespace')} get pods -o wide",
             )
+
+
+def _program(container: Json) -> str:
+    command = container.get("command")
+    return str(command[0]).rpartition("/")[2] if isinstance(command, list) and command else ""
 
 
 def same_nodes(nodes: Mapping[str, Node], ours: Collection[str]) -> Iterator[Finding]:

@@ -139,3 +139,22 @@ def test_selinux() -> None:
     assert [judge(None, None), judge("0", bad), judge("1", good)] == [Level.ok] * 3
     assert judge("1", bad) is Level.error
     assert "restorecon -R /usr/local/vgpu" in worst(folders.selinux_judged("1", {CACHE: None}, CACHE.parent)).mend
+
+
+def test_selinux_is_seen_where_its_file_system_is_not(tmp_path: Path) -> None:
+    """Containers have no /sys/fs/selinux: whether it is on is seen as the daemon sees it, and enforcing by the host's root."""
+    here = place(tmp_path)
+    cache = here.settings.hami_dir / "cache"
+    cache.mkdir()
+    (here.proc / "self/attr").mkdir(parents=True)
+    (here.proc / "filesystems").write_text("nodev\tselinuxfs\n")
+    (here.proc / "self/attr/current").write_text("system_u:system_r:spc_t:s0\0")
+    assert "SELinux is on (whether it is enforcing can't be seen)" in worst(folders.selinux(here)).what
+    enforce = tmp_path / "host/sys/fs/selinux/enforce"
+    enforce.parent.mkdir(parents=True)
+    enforce.write_text("1")
+    assert "SELinux is enforcing, and " in worst(folders.selinux(here)).what
+    enforce.write_text("0")
+    assert levels(folders.selinux(here)) == [Level.ok]
+    (here.proc / "filesystems").write_text("nodev\tproc\n")
+    assert next(iter(folders.selinux(here))).what == "SELinux is off"

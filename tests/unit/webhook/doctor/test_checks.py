@@ -8,6 +8,7 @@ import pytest
 
 from hami_kubeletplugin.api.errors import ApiDenied, ApiError, ApiForbidden, ApiUnavailable
 from hami_kubeletplugin.findings import Finding, Level, exit_code
+from hami_kubeletplugin.webhook.doctor import conflicts
 from hami_kubeletplugin.webhook.doctor.checks import for_people, found_by
 from hami_kubeletplugin.webhook.doctor.cluster import Cluster
 from hami_kubeletplugin.webhook.doctor.installation import Installation, driver_of
@@ -513,3 +514,13 @@ def test_who_may_read_little_is_told_what_is_lacking() -> None:
     }
     assert exit_code(found) == 3
     assert any(each.check == "slices" and each.level is Level.ok for each in found)
+
+
+def test_gpu_feature_discovery_is_no_device_plugin() -> None:
+    """It is in the same image, and the GPU operator runs it without its device plugin, too."""
+    container = {"image": "nvcr.io/nvidia/k8s-device-plugin:v0.19.0", "command": ["/usr/bin/gpu-feature-discovery"]}
+    spec = {"template": {"spec": {"containers": [container, {**container, "command": ["config-manager"]}]}}}
+    daemon_set = {"metadata": {"name": "gfd"}, "spec": spec, "status": {"desiredNumberScheduled": 3}}
+    assert list(conflicts.plugins([daemon_set])) == []
+    container.pop("command")
+    assert [each.level for each in conflicts.plugins([daemon_set])] == [Level.hint]
