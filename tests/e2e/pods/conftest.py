@@ -49,7 +49,14 @@ def installed(cluster: Cluster, nodes: None, helm: Path, tmp_path_factory: pytes
     """The chart, on a cluster where what it brings was applied from the manifests before."""
     release = Release(cluster, helm, tmp_path_factory.mktemp("helm"))
     release.helm(
-        "install", "hami-dra", CHART, "--take-ownership", "--wait", "--timeout=120s", values=values(__version__)
+        "install",
+        "hami-dra",
+        CHART,
+        "--take-ownership",
+        "--force-conflicts",
+        "--wait",
+        "--timeout=120s",
+        values=values(__version__),
     )
     yield release
     release.helm("uninstall", "hami-dra", "--ignore-not-found", "--wait")

@@ -95,11 +95,21 @@ class Release:
 
     def log_tail(self) -> str:
         """Its pods and the ends of their logs, for messages."""
-        try:
-            told = [self._cluster.kubectl("get", "pods", "-n", SYSTEM, "-o", "wide")]
-            told += [self._cluster.kubectl("events", "-n", SYSTEM, "--types=Warning")[-3000:]]
-            for label in (DAEMON, WEBHOOK):
-                told.append(self._cluster.kubectl("logs", "-n", SYSTEM, "-l", label, "--prefix", "--tail=20"))
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            told = [str(error)]
+        told = []
+        for words in (
+            ("get", "pods", "-o", "wide"),
+            (
+                "get",
+                "events",
+                "--field-selector",
+                "type=Warning",
+                "-o",
+                "custom-columns=O:.involvedObject.name,M:.message",
+            ),
+            *(("logs", "-l", label, "--prefix", "--tail=20") for label in (DAEMON, WEBHOOK)),
+        ):
+            try:
+                told.append(self._cluster.kubectl("-n", SYSTEM, *words))
+            except (AssertionError, subprocess.TimeoutExpired) as error:
+                told.append(str(error))
         return "\n".join(told)

@@ -1,12 +1,24 @@
 """An API server and a daemon for each test."""
 
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from hami_kubeletplugin.fake.api_server import ApiServer
 from tests.unit.gpu.fake_node import FakeNode, lines_of_gpu
 from tests.unit.process.daemon import NODE, Process
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_stays_mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A daemon that is killed leaves its mounts, and later runs of pytest could not remove their folders."""
+    yield
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    ours = [path for path in mounted if path.startswith(f"{tmp_path_factory.getbasetemp()}/")]
+    if ours:
+        subprocess.run(["umount", "--lazy", *ours], check=True, timeout=30)
 
 
 @pytest.fixture
