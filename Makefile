@@ -13,7 +13,7 @@ BIN := .venv/bin
 demo: .venv/.ready ## the whole way on simulated GPUs, no cluster needed
 	$(BIN)/hami-kubeletplugin demo
 
-test: check machine ## everything that decides whether the software works
+test: .venv/.ready machine ## everything that decides whether the software works
 	hack/test
 
 machine: ## packages that tests need: installed where that is possible, else those tests say what they lack

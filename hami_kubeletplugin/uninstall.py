@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
 from hami_kubeletplugin import files
 from hami_kubeletplugin.api.claim import UID
-from hami_kubeletplugin.api.errors import HamiError, StillInUse, StorageError
+from hami_kubeletplugin.api.errors import AlreadyServing, HamiError, StillInUse, StorageError
 from hami_kubeletplugin.api.settings import Places
 from hami_kubeletplugin.claims.metadata_files import FOLDER
 from hami_kubeletplugin.claims.prepared import Prepared
@@ -22,6 +22,9 @@ from hami_kubeletplugin.claims.specfiles import SpecFiles
 from hami_kubeletplugin.hamicore import mounts
 from hami_kubeletplugin.hamicore.claim_dir import ClaimDir
 from hami_kubeletplugin.kubelet.sockets import PLACES, driver_lock, registration_socket
+from hami_kubeletplugin.observe.log import get_logger
+
+log = get_logger()
 
 _NAMED: Final = 10
 _HAMI_LIBRARY: Final = "libvgpu.so"
@@ -30,11 +33,14 @@ _OWN: Final = re.compile(
     r"\.?(dra2?|next)(\.sock)?|device-names\.json|gpus\.json|conditions\.json|lock\.(wanted|next)|(.*\.json)?\.tmp|lock"
 )
 """Files in the plugin's directory; the lock last."""
-_LIBRARIES: Final = re.compile(r"(libvgpu\.so|hami-region-hook)\.[0-9a-f]{16}(\.tmp)?")
+_LIBRARIES: Final = re.compile(r"(libvgpu\.so|hami-region-hook|nvidia-cdi-hook)\.[0-9a-f]{16}(\.tmp)?")
 _METADATA: Final = re.compile(r"[0-9a-f-]{36}\..*\.json(\.tmp)?")
 
-Step = tuple[Path, Callable[[], None]]
-"""What goes, and how."""
+_SPEC: Final = 1024 * 1024
+"""Bytes of a CDI spec that are looked at."""
+
+Step = tuple[Path, Callable[[], None] | None]
+"""What goes, and how; None: a folder, if nothing else is in it, and it is none that was mounted for us."""
 
 
 async def uninstall(settings: Places, *, claims: bool, dry_run: bool) -> list[Path]:
@@ -45,6 +51,8 @@ async def uninstall(settings: Places, *, claims: bool, dry_run: bool) -> list[Pa
         claims: Also what belongs to claims that are prepared: after `kubeadm reset` nobody unprepares them.
         dry_run: Remove nothing.
 
+    HAMi-core's files stay, and that is said, while claims of another driver name use them.
+
     Raises:
         StillInUse: A daemon serves this driver, or claims are prepared; says which.
         StorageError: Something can't be removed; what comes before it is gone.
@@ -54,24 +62,29 @@ async def uninstall(settings: Places, *, claims: bool, dry_run: bool) -> list[Pa
     try:
         async with driver_lock(settings.plugin_dir, 0):
             return _go(settings, claims=claims, dry_run=dry_run)
-    except HamiError as error:
-        if "another daemon" in str(error):
-            raise StillInUse(f"nothing was removed: {error}") from error
-        raise
+    except AlreadyServing as error:
+        raise StillInUse(f"nothing was removed: {error}") from error
 
 
 def _go(settings: Places, *, claims: bool, dry_run: bool) -> list[Path]:
     if not claims:
         _check_unused(settings)
-    gone = []
+    gone: list[Path] = []
     for path, remove in [*_steps(settings)]:
-        if not dry_run:
-            try:
-                remove()
-            except OSError as error:
-                raise StorageError(f"{path}: can't be removed: {error.strerror}; {files.remedy(error)}") from error
+        try:
+            if remove is None and _stays(path, gone if dry_run else ()):
+                continue
+            if not dry_run:
+                (remove or path.rmdir)()
+        except OSError as error:
+            raise StorageError(f"{path}: can't be removed: {error.strerror}; {files.remedy(error)}") from error
         gone.append(path)
     return gone
+
+
+def _stays(folder: Path, gone: Collection[Path]) -> bool:
+    """Whether something is left in a folder, or it was mounted for us."""
+    return mounts.is_mounted(folder) or any(folder / name not in gone for name in files.names(folder))
 
 
 def _check_unused(settings: Places) -> None:
@@ -111,12 +124,34 @@ def _steps(settings: Places) -> Iterator[Step]:
             continue
         yield from _file(path, kind=stat.S_ISSOCK)
         yield from _file(path.with_name(f".{path.name.removesuffix('.sock')}"), kind=stat.S_ISSOCK)
-    yield from _hami(hami)
+    if (spec := _other_user(settings, specs)) is None:
+        yield from _hami(hami)
+    else:
+        log.warning(
+            "HAMi-core's files stay: claims of another driver name use them", directory=str(hami), spec=str(spec)
+        )
     yield from _claims(plugin)
     for name in sorted(files.names(plugin), key=lambda name: (name == "lock", name)):
         if _OWN.fullmatch(name):
             yield from _file(plugin / name, kind=lambda mode: stat.S_ISREG(mode) or stat.S_ISSOCK(mode))
     yield from _empty(plugin)
+
+
+def _other_user(settings: Places, specs: SpecFiles) -> Path | None:
+    """A CDI spec that isn't ours and names HAMi-core's files."""
+    ours = {specs.path(uid).name for uid in specs.uids()}
+    for name in files.names(settings.cdi_dir):
+        path = settings.cdi_dir / name
+        if name not in ours and _is(path, stat.S_ISREG):
+            try:
+                with path.open("rb") as file:
+                    if f"{settings.hami_dir}/".encode() in file.read(_SPEC):
+                        return path
+            except FileNotFoundError:  # its claim has just ended
+                continue
+            except OSError as error:
+                raise StorageError(f"{path}: can't be read: {error.strerror}; {files.remedy(error)}") from error
+    return None
 
 
 def _hami(hami: Path) -> Iterator[Step]:
@@ -157,14 +192,8 @@ def _file(path: Path, *, kind: Callable[[int], bool] = stat.S_ISREG) -> Iterator
 
 
 def _empty(folder: Path) -> Iterator[Step]:
-    """A folder goes if nothing else is in it, and it is none that was mounted for us."""
-
-    def remove() -> None:
-        if not files.names(folder) and not mounts.is_mounted(folder):
-            folder.rmdir()
-
     if _is(folder, stat.S_ISDIR):
-        yield folder, remove
+        yield folder, None
 
 
 def _remove_lock(folder: Path) -> None:

@@ -59,8 +59,10 @@ class ThisNode:
             settings.hami_core, settings.hami_core_version, settings.glibc_floor, region_hook=settings.region_hook
         )
         self.host = HostFiles(shipped, settings.hami_dir, settings.claim_files, counts)
-        hook = ToolkitHook(settings.own_cdi_hook, settings.hami_dir, counts)
-        self.edits = driver_edits_for(settings, host_root(settings.driver_root, settings.host_driver_root), hook.path)
+        self._hook, self._may_write = ToolkitHook(settings.own_cdi_hook, settings.hami_dir, counts), False
+        self.edits = driver_edits_for(
+            settings, host_root(settings.driver_root, settings.host_driver_root), self.own_hook
+        )
         self.sessions = sessions_for(settings)
         self.only_looks = source_for(settings, sessions=self.sessions)
         """The GPUs as they are found by who may write nothing."""
@@ -84,6 +86,10 @@ class ThisNode:
             idle=settings.health_poll,
         )
 
+    def own_hook(self) -> str:
+        """Where the image's `nvidia-cdi-hook` is on the host, or will be as soon as we may write; see `ToolkitHook`. Blocks."""
+        return self._hook.path() if self._may_write else self._hook.planned()
+
     def in_records(self) -> tuple[Prepared, ...]:
         """What is prepared. GPUs are watched, and told of, also while the disk hangs: then that is a StorageError."""
         folder = str(self._folder)
@@ -103,9 +109,20 @@ class ThisNode:
         except StorageError:  # recovery says so
             return {}
 
+    def check_records(self) -> None:
+        """See, without writing, that records can be read, and are this driver's. Blocks, for a bounded time.
+
+        Raises:
+            StorageError: They can't, or aren't, and `clear` would say so, too.
+        """
+        self.in_records()
+        folder = str(self._folder)
+        self._reading.each(lambda _: check_names(self.records, self._driver), [folder])
+
     def clear(self) -> None:
-        """Remove what a former run left of writes that it did not finish. Blocks."""
+        """Remove what a former run left of writes that it did not finish: from now on we write. Blocks."""
         check_names(self.records, self._driver)
+        self._may_write = True
 
         def forget() -> None:
             self.metadata.open({*self.records.uids(), *self.specs.uids()})

@@ -223,6 +223,12 @@ class Parts:
         """Have a successor that is ready be registered, before we end."""
         await handover.offer(self._settings.plugin_dir, self.server.place)
 
+    async def leave(self) -> None:
+        """Be gone for the kubelet: as after `work`, and if nothing was ever worked on."""
+        if not self.is_serving:
+            self._gate.close()
+        await self.server.leave()
+
     def work(self) -> Mapping[str, Coroutine[None, None, None]]:
         """What runs side by side until cancelled, by name."""
         settings = self._settings

@@ -15,7 +15,8 @@ from hami_kubeletplugin.hanging import OwnThreads
 from hami_kubeletplugin.kube.claim_api import ClaimClient
 from hami_kubeletplugin.kube.config import load as load_kube_config
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
+from hami_kubeletplugin.kubelet.handover import in_turn
+from hami_kubeletplugin.kubelet.sockets import DriverLock
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
@@ -84,18 +85,16 @@ async def _locked(settings: Settings, parts: Parts, lock: DriverLock) -> AsyncIt
     async def end() -> None:
         for task in standby:
             task.cancel()
-        for result in await asyncio.gather(*standby, return_exceptions=True):
-            if isinstance(result, Exception):  # we could not stand by, and take the place when it is free
-                log.error("could not stand by", exc_info=result)
+        await asyncio.gather(*standby, return_exceptions=True)
         standby.clear()
 
     try:
-        async with driver_lock(settings.plugin_dir, settings.lock_timeout, lock=lock, waits=stand_by):
+        async with in_turn(settings.plugin_dir, settings.lock_timeout, lock=lock, waits=stand_by):
             await end()
             yield
     finally:
         await end()
-        await parts.server.leave()
+        await parts.leave()
 
 
 async def _work(settings: Settings, parts: Parts, served: "asyncio.Future[Parts]") -> None:

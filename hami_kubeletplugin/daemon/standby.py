@@ -9,13 +9,12 @@ from typing import Final
 
 from hami_kubeletplugin.api.errors import HamiError, StorageError
 from hami_kubeletplugin.api.settings import Settings
-from hami_kubeletplugin.claims.records import Records
 from hami_kubeletplugin.daemon.node import ThisNode
 from hami_kubeletplugin.gpu.conditions import Conditions
 from hami_kubeletplugin.health.needs import node_checks
 from hami_kubeletplugin.health.readiness import Readiness
 from hami_kubeletplugin.kube.resource_api import KubeClient
-from hami_kubeletplugin.kubelet.handover import next_in_line, standing_by
+from hami_kubeletplugin.kubelet.handover import standing_by
 from hami_kubeletplugin.kubelet.server import KubeletServer
 from hami_kubeletplugin.observe.log import get_logger
 from hami_kubeletplugin.observe.once import Once
@@ -52,11 +51,18 @@ class Standby:
         self.lacking: tuple[str, ...] = ("predecessor",)
 
     async def run(self) -> None:
-        """Look, and be there for the predecessor, until cancelled. One daemon at a time does; others wait for that."""
-        async with next_in_line(self._settings.plugin_dir), standing_by(self._settings.plugin_dir, self._take):
-            while True:
-                await self._look()
-                await asyncio.sleep(LOOK)
+        """Look, and be there for the predecessor, until cancelled. For who is next in line. What fails is begun again."""
+        while True:
+            try:
+                async with standing_by(self._settings.plugin_dir, self._take):
+                    while True:
+                        await self._look()
+                        await asyncio.sleep(LOOK)
+            except Exception as error:  # we still take the place when it is free
+                self.lacking = ("standby",)
+                if self._said.is_new("standby", str(error)):
+                    log.error("can't stand by; it is tried again", lacking=self.lacking, exc_info=error)
+            await asyncio.sleep(LOOK)
 
     async def _look(self) -> None:
         was = self.lacking
@@ -81,9 +87,12 @@ class Standby:
     async def _wrong_of_records(self) -> tuple[str, ...]:
         """Records that can't be used are no reason: they are set aside and made anew."""
         try:
-            await asyncio.to_thread(lambda: list(Records(self._settings.plugin_dir / "claims").all()))
-        except StorageError:
+            await asyncio.to_thread(self._node.check_records)
+        except StorageError as error:
+            if self._said.is_new("records", str(error)):
+                log.warning("claims' records can't be used", error=str(error))
             return ("records",)
+        self._said.ended("records")
         return ()
 
     async def _take(self, place: int) -> bool:

@@ -21,10 +21,15 @@ class Gate:
     """
 
     def __init__(self, claims: ClaimService, *, within: float = WITHIN) -> None:
-        self._claims, self._within, self._opened = claims, within, threading.Event()
+        self._claims, self._within, self._opened, self._closed = claims, within, threading.Event(), False
 
     def open(self) -> None:
         """Let all calls through, from now on."""
+        self._opened.set()
+
+    def close(self) -> None:
+        """Let nobody through who isn't yet, and nobody wait: it will not be opened any more."""
+        self._closed = True
         self._opened.set()
 
     def prepare(self, refs: Sequence[ClaimRef]) -> Mapping[str, tuple[PreparedDevice, ...] | HamiError]:
@@ -36,9 +41,11 @@ class Gate:
         return self._claims.unprepare(refs) if self._is_open() else {ref.uid: self._refusal(ref) for ref in refs}
 
     def _is_open(self) -> bool:
-        return self._opened.wait(self._within)
+        return self._opened.wait(self._within) and not self._closed
 
     def _refusal(self, ref: ClaimRef) -> NotBegun:
+        if self._closed:
+            return NotBegun(f"{ref}: the daemon on this node ends; it is tried again")
         return NotBegun(
             f"{ref}: the daemon that is being replaced on this node has not ended within {self._within:g} s; it is tried again"
         )

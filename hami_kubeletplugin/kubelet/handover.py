@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from hami_kubeletplugin.kubelet.sockets import DriverLock
+from hami_kubeletplugin.api.errors import AlreadyServing, HamiError
+from hami_kubeletplugin.kubelet.sockets import DriverLock, driver_lock
 from hami_kubeletplugin.observe.log import get_logger
 
 log = get_logger()
@@ -37,15 +38,40 @@ def successor_socket(plugin_dir: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def next_in_line(plugin_dir: Path) -> AsyncIterator[None]:
-    """Be the one that comes after the lock's holder, for the time of the block; waits for that as long as it takes."""
-    lock = DriverLock(plugin_dir, "lock.next")
+async def in_turn(
+    plugin_dir: Path, within: float, *, lock: DriverLock, waits: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
+    """`driver_lock`, which those who wait get in turn: the kubelet may have been sent to the next one already.
+
+    Args:
+        plugin_dir: Where the locks are.
+        within: Seconds to wait.
+        lock: The driver's.
+        waits: Called when we are next in line, if there is somebody to wait for.
+
+    Raises:
+        AlreadyServing: Another process holds it, or is to get it before us; names its pid.
+        ServingError: A file can't be opened.
+    """
+    loop, line = asyncio.get_running_loop(), DriverLock(plugin_dir, "lock.next")
+    until = loop.time() + within
+    told = False
     try:
-        while not await lock._try():  # noqa: SLF001, ASYNC110 - only here and in `driver_lock`; nothing tells of a file lock
-            await asyncio.sleep(lock.poll)
-        yield
+        while not await line._try():  # noqa: SLF001 - only here and in `driver_lock`; nothing tells of a file lock
+            if loop.time() >= until:
+                raise AlreadyServing(
+                    f"another daemon ({line.holder}) is next in line to serve this driver on this node: it still holds "
+                    f"{line.path} after {within:g} s; stop it, or give one of the two another --driver-name"
+                )
+            if not told:
+                log.info("waiting for another daemon that is next in line", holder=line.holder, lock=str(line.path))
+                told = True
+            await asyncio.sleep(line.poll)
+        async with driver_lock(plugin_dir, max(until - loop.time(), 0), lock=lock, waits=waits):
+            line._release()  # noqa: SLF001
+            yield
     finally:
-        lock._release()  # noqa: SLF001
+        line._release()  # noqa: SLF001
 
 
 async def offer(plugin_dir: Path, place: int) -> bool:
@@ -81,18 +107,23 @@ async def standing_by(plugin_dir: Path, take: Callable[[int], Awaitable[bool]]) 
     path = successor_socket(plugin_dir)
     hidden = path.with_name(f".{path.name}")
 
+    answering: set[asyncio.Task[None] | None] = set()
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        answering.add(task)
         try:
             async with asyncio.timeout(REGISTERING):
                 word, _, place = (await reader.readline()).decode().partition(" ")
                 if word == "place" and await take(int(place)):
                     writer.write(b"registered\n")
                     await writer.drain()
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, TimeoutError, HamiError) as error:
             log.warning(
                 "the predecessor's place can't be taken before it ends", error=str(error) or "no registration in time"
             )
         finally:
+            answering.discard(task)
             writer.close()
 
     hidden.unlink(missing_ok=True)
@@ -103,3 +134,8 @@ async def standing_by(plugin_dir: Path, take: Callable[[int], Awaitable[bool]]) 
     finally:
         server.close()
         path.unlink(missing_ok=True)
+        # The predecessor is gone: what was begun for it must not go on beside what we begin now.
+        begun = [task for task in answering if task is not None]
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)

@@ -164,6 +164,11 @@ class DriverLock:
         """Seconds between tries to get it."""
 
     @property
+    def holder(self) -> str:
+        """Who holds it, in words, as its file says."""
+        return _holder(self.path)
+
+    @property
     def is_wanted(self) -> bool:
         """Whether somebody else waits for it."""
         return self._wanted.exists()
@@ -174,13 +179,13 @@ class DriverLock:
         while not await self._try():
             if asyncio.get_running_loop().time() >= deadline:
                 raise AlreadyServing(
-                    f"another daemon ({_holder(self.path)}) serves this driver on this node: it still holds {self.path} after "
+                    f"another daemon ({self.holder}) serves this driver on this node: it still holds {self.path} after "
                     f"{within:g} s; stop it, or give one of the two another --driver-name"
                 )
             if not waiting:
                 with contextlib.suppress(OSError):
                     self._wanted.touch(0o600)
-                log.info("waiting for the predecessor to stop", holder=_holder(self.path), lock=str(self.path))
+                log.info("waiting for the predecessor to stop", holder=self.holder, lock=str(self.path))
                 waiting = True
                 waits()
             await asyncio.sleep(self.poll)

@@ -116,3 +116,33 @@ async def test_what_a_killed_successor_leaves_is_cleared_away(process: Process, 
         assert not isinstance(answer, str)
         assert [path.name for path in process.plugin_dir.glob("dra*.sock")] == ["dra.sock"]
         assert [path.name for path in process.registry.iterdir()] == ["gpu.hami.io-reg.sock"]
+
+
+async def test_who_would_end_at_once_takes_nothing_over(process: Process, api: ApiServer) -> None:
+    """With claims of another driver name in its directory a daemon ends: so it doesn't stand by as if it could serve them."""
+    async with FakeKubelet(process.registry) as kubelet:
+        plugin = await registered(process, api, kubelet)
+        await plugin.prepare([allocated(api, "train", memory="100Mi")])
+        first = process._process
+        assert first
+        await process.start("--driver-name", "gpu.example.com")
+        await until(lambda: any("records" in each.get("lacking", ()) for each in process.events()))
+        assert said(process, "standing by") == 0
+        first.send_signal(signal.SIGTERM)
+        assert await first.wait() == 0
+        assert said(process, "the successor is registered") == 0
+
+
+async def test_standing_by_is_tried_again(process: Process, api: ApiServer) -> None:
+    """Something in the way of the socket at which a successor is asked: it says so, and stands by when that is gone."""
+    async with FakeKubelet(process.registry) as kubelet:
+        await registered(process, api, kubelet)
+        first = process._process
+        assert first
+        (process.plugin_dir / ".next.sock").mkdir()
+        await process.start()
+        await until(lambda: said(process, "can't stand by; it is tried again") == 1)
+        (process.plugin_dir / ".next.sock").rmdir()
+        await until(lambda: said(process, "standing by") == 1)
+        first.kill()
+        await first.wait()
