@@ -149,6 +149,7 @@ GPU_CONDITION_ENDED: Final = "GpuConditionEnded"
 
 # Variables of our own processes that others name, too.
 NODE_NAME: Final = "NODE_NAME"
+DRIVER_NAME: Final = "HAMI_DRIVER_NAME"
 KUBECONFIG: Final = "KUBECONFIG"
 
 # The webhook's objects.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from hami_kubeletplugin.api import names
 from hami_kubeletplugin.api.cdi import ContainerEdits
 from hami_kubeletplugin.api.claim import ClaimRef
 from hami_kubeletplugin.api.errors import StorageError
@@ -37,7 +38,7 @@ from hami_kubeletplugin.hamicore.shipped import Shipped
 from hami_kubeletplugin.hamicore.storage import storage
 
 _UID: Final = "00000000-0000-4000-8000-646f63746f72"
-_POD: Final = PodRef("hami-system", "doctor", _UID)
+_POD: Final = PodRef(names.WEBHOOK_NAMESPACE, "doctor", _UID)
 _LIMIT: Final = Limit(1000, 30)
 _SOIL: Final = b"\xff" * 4096
 _WHY: Final = "Containers with a limit would run without it, or not start."
@@ -130,7 +131,7 @@ def made_up(gpu: Gpu, driver: str) -> Prepared:
         owner=_UID,
     )
     share = PreparedShare("gpu", None, "doctor", gpu.device_name, "doctor", gpu.uuid, _LIMIT, 0)
-    return Prepared(ClaimRef("hami-system", "doctor", _UID), (_POD,), "doctor", driver, (share,), (use,))
+    return Prepared(ClaimRef(names.WEBHOOK_NAMESPACE, "doctor", _UID), (_POD,), "doctor", driver, (share,), (use,))
 
 
 def renewal_judged(answer: Ran, region: Path, claim: Prepared) -> Finding:

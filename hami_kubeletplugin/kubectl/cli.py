@@ -33,7 +33,7 @@ Kubeconfig = Annotated[
     typer.Option(envvar=names.KUBECONFIG, help="A file, or several with colons between. Default: ~/.kube/config."),
 ]
 Context = Annotated[str | None, typer.Option(help="The context in it. Default: the current one.")]
-Driver = Annotated[str, typer.Option(envvar="HAMI_DRIVER_NAME", help="Whose GPUs.")]
+Driver = Annotated[str, typer.Option(envvar=names.DRIVER_NAME, help="Whose GPUs.")]
 Output = Annotated[
     Literal["table", "wide", "json"],
     typer.Option("--output", "-o", help="For people, with more columns, or for programs."),
@@ -135,7 +135,7 @@ def doctor(
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=600, help="Seconds for all checks.")] = 60.0,
     driver_name: Annotated[
-        str | None, typer.Option(envvar="HAMI_DRIVER_NAME", help="Whose GPUs. Default: what the DaemonSet says.")
+        str | None, typer.Option(envvar=names.DRIVER_NAME, help="Whose GPUs. Default: what the DaemonSet says.")
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from hami_kubeletplugin import __version__, redaction
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.errors import ApiError
 from hami_kubeletplugin.findings import Finding, as_json
 from hami_kubeletplugin.kube.call import Call, Object
@@ -24,8 +24,8 @@ from hami_kubeletplugin.webhook.doctor.installation import Installation
 
 Json = Mapping[str, Any]
 _CUT: Final = "(cut)"
-_OWN_VARIABLES: Final = ("HAMI_", "NVIDIA_", "NODE_NAME")
-_OWN_ANNOTATIONS: Final = ("gpu.hami.io/", "hami.io/", "deployment.kubernetes.io/", "deprecated.daemonset.")
+_OWN_VARIABLES: Final = ("HAMI_", "NVIDIA_", names.NODE_NAME)
+_OWN_ANNOTATIONS: Final = (names.TAINT, "hami.io/", "deployment.kubernetes.io/", "deprecated.daemonset.")
 _MAY_HOLD_TOKENS: Final = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 """In headers."""
 _MOST: Final = 500

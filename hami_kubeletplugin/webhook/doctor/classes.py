@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.webhook.doctor.expected import differences, manifests
 from hami_kubeletplugin.webhook.doctor.installed import few
@@ -66,9 +66,7 @@ def _ours(obj: Json | None, name: str, driver: str) -> Iterator[Finding]:
             why="claims get devices of another driver, or none",
             mend=f"kubectl edit deviceclass {name}   # spec.selectors: as in daemonset.yaml, with {driver}",
         )
-    elif differ := differences(
-        manifests()["classes"]["gpu.hami.io"]["spec"], obj.get("spec"), driver=driver, called={}
-    ):
+    elif differ := differences(manifests()["classes"][names.DRIVER]["spec"], obj.get("spec"), driver=driver, called={}):
         yield _class(
             level=Level.hint,
             what=f"DeviceClass {name}: {', '.join(f'spec.{each}' for each in differ)} differ from daemonset.yaml of this version",

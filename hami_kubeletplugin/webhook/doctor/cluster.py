@@ -201,7 +201,7 @@ def _node(node: Object) -> Node:
 
 
 def _is_gpu(resource: str) -> bool:
-    return resource.startswith(("nvidia.com/gpu", "nvidia.com/mig-", "nvidia.com/vgpu", "volcano.sh/vgpu-"))
+    return resource.startswith((names.GPU_COUNT, "nvidia.com/mig-", "nvidia.com/vgpu", "volcano.sh/vgpu-"))
 
 
 def _slice(slice_: Object) -> Slice:

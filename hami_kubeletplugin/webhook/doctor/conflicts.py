@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.webhook.doctor.cluster import Node, Slice, name_of
 from hami_kubeletplugin.webhook.doctor.installed import few
@@ -106,7 +106,7 @@ def quotas(found: Iterable[Json], driver_class: str) -> Iterator[Finding]:
     useless = []
     for each in found:
         named = [str(name) for name in fields.mapping(fields.at(each, "spec", "hard"))]
-        ours = [name for name in named if name.partition(".")[2].startswith(("nvidia.com/gpu", "nvidia.com/priority"))]
+        ours = [name for name in named if name.partition(".")[2].startswith((names.GPU_COUNT, names.GPU_PRIORITY))]
         claims = [
             name for name in named if "deviceclass.resource.k8s.io" in name or "resourceclaims.resource.k8s.io" in name
         ]

@@ -35,7 +35,7 @@ def driver_of(cluster: Cluster) -> str:
         found = daemon_sets(cluster.all("daemonsets"))
     except ApiError:
         found = []  # told by the checks
-    given = (environment(each).get("HAMI_DRIVER_NAME") for each in found)
+    given = (environment(each).get(names.DRIVER_NAME) for each in found)
     return next(filter(None, given), names.DRIVER)
 
 

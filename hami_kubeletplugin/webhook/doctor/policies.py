@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from hami_kubeletplugin.api import fields
+from hami_kubeletplugin.api import fields, names
 from hami_kubeletplugin.api.names import WEBHOOK_NAMESPACE
 from hami_kubeletplugin.findings import Finding, Level
 from hami_kubeletplugin.webhook.doctor.expected import accounts, differences, manifests
@@ -107,7 +107,7 @@ def _problems(
 
 
 def _for_others(name: str, policy: Json, who: Who, file: str) -> Iterator[Finding]:
-    program = "webhook" if name.startswith("hami-webhook") else "daemon"
+    program = "webhook" if name.startswith(names.WEBHOOK) else "daemon"
     meant, running = accounts(fields.at(policy, "spec", "matchConditions")), set(who.accounts.get(program, ()))
     if meant and running and (unbound := running - meant):
         yield _policy(
