@@ -54,9 +54,8 @@ def ran(words: Sequence[str | Path], *, stdin: bytes = b"", within: float = _WIT
         said = _told(child, stdin, until)
         return Ran(child.wait(max(until - time.monotonic(), 0)), said.decode(errors="replace").strip())
     except subprocess.TimeoutExpired:
-        os.killpg(
-            child.pid, signal.SIGKILL
-        )  # what it has started, too; nobody has waited for it, so the number is its own
+        # What it has started, too. Nobody has waited for it yet, so the number is still its own.
+        os.killpg(child.pid, signal.SIGKILL)
         return Ran(None, f"it did not end within {within:g} s")
     finally:
         child.kill()
