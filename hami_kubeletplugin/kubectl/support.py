@@ -68,7 +68,7 @@ def _dumped(objects: Iterable[Object], until: float) -> str:
 
 
 def _sources(there: Installation, client: PeoplesClient) -> dict[str, Callable[[], Iterable[Object]]]:
-    cluster, namespace = there.cluster, there.namespace
+    cluster, namespace = there.cluster, _namespace(there)
 
     def every(resource: str, path: str, **query: str) -> Iterable[Object]:
         return client.all(listed(resource, path, **query))
@@ -106,6 +106,14 @@ def _sources(there: Installation, client: PeoplesClient) -> dict[str, Callable[[
             if fields.at(pod, "spec", "resourceClaims")
         ),
     }
+
+
+def _namespace(there: Installation) -> str:
+    """Where it is; the default where what would say it may not be read."""
+    try:
+        return there.namespace
+    except ApiError:
+        return names.WEBHOOK_NAMESPACE
 
 
 def _own_pods(there: Installation) -> list[Object]:

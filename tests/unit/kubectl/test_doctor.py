@@ -132,3 +132,16 @@ async def test_the_bundle_has_no_secrets(api: ApiServer, tmp_path: Path) -> None
     assert again.returncode == 1
     assert again.stdout == done.stdout, "what was found is said all the same"
     assert f"--support-bundle {bundle} can't be written: File exists; name a new file" in again.stderr
+
+
+@pytest.mark.parametrize("resource", ["mutatingwebhookconfigurations", "daemonsets"])
+async def test_a_bundle_of_who_may_not_read_everything(api: ApiServer, tmp_path: Path, resource: str) -> None:
+    """What may not be read is a file that says so; the rest is there, and so is what was found."""
+    path, bundle = written(tmp_path / "x", config(api.url)), tmp_path / "report.tar.gz"
+    api.fail(403, verb="list", resource=resource, message=f"cannot list {resource}")
+    done = await call(path, "doctor", "--support-bundle", str(bundle))
+    assert done.stderr == ""
+    assert f"cannot list {resource}" in " ".join(done.stdout.split())
+    with tarfile.open(bundle) as archive:
+        files = {name.removeprefix("report/") for name in archive.getnames()}
+    assert {"slices.yaml", "deviceclasses.yaml", "events.yaml", "findings.json"} <= files
