@@ -129,7 +129,7 @@ async def _serve(server: AdmissionServer, stop: asyncio.Event, delay: float) -> 
         server.drain()
         await asyncio.sleep(delay)
     finally:
-        await server.stop()
+        await server.stop(patient=stop.is_set())
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T | None:

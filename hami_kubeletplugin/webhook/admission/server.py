@@ -145,11 +145,12 @@ class AdmissionServer:
         """Not ready any more, and each connection ends with its next answer; all is still answered."""
         self._draining = True
 
-    async def stop(self, within: float = 15.0) -> None:
+    async def stop(self, within: float = 15.0, *, patient: bool = True) -> None:
         """Take no more connections, answer what comes over those that there are until their clients close them, then close.
 
         Args:
             within: Seconds for what is still being answered after that; cut off then.
+            patient: Whether clients are given the time to close their connections; a program that fails has to start anew soon.
         """
         self._draining = True
         if self._listener is None:
@@ -157,7 +158,7 @@ class AdmissionServer:
         await self._listener.close(self._limits.port.header)
         with contextlib.suppress(TimeoutError):
             # In it is also who was let in last and has had no time to ask.
-            async with asyncio.timeout(self._limits.parting):
+            async with asyncio.timeout(self._limits.parting if patient else 0):
                 await self._listener.room.empty.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

@@ -367,6 +367,18 @@ async def test_who_comes_in_the_last_moment(files: CertificateFiles) -> None:
             await stopping
 
 
+async def test_a_failure_does_not_wait_for_clients(files: CertificateFiles) -> None:
+    """When the program ends because a part of it failed, connections that rest don't keep the next start from coming soon."""
+    webhook = Webhook(Limits(parting=60))
+    await webhook.server.start("127.0.0.1", 0, serve_with(files))
+    async with ApiServerSide(webhook.server.port, files) as api_server:
+        reader, writer = await api_server.raw()
+        async with asyncio.timeout(10):
+            await webhook.server.stop(patient=False)
+            assert await reader.read() == b""
+        writer.close()
+
+
 async def test_stopping_does_not_wait_for_ever(files: CertificateFiles) -> None:
     """A review that does not end is cut off when the time is over."""
     async with serving(files) as (webhook, api_server):
