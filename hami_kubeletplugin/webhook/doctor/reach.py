@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -37,6 +38,8 @@ def reach(entry: Mapping[str, Any]) -> Iterator[Finding]:
         text = answer.read(1000).decode(errors="replace").strip()
     except ssl.SSLCertVerificationError as error:
         yield _failed(f"{where} is not trusted by caBundle: {error.verify_message}", "hami-webhook certs")
+    except socket.gaierror as error:
+        yield _unresolved(entry, f"{host} can't be resolved here: {error.strerror}")
     except (OSError, HTTPException, ValueError, binascii.Error) as error:
         yield _failed(
             f"{where} can't be reached from here: {str(error) or type(error).__name__}",
@@ -51,6 +54,17 @@ def reach(entry: Mapping[str, Any]) -> Iterator[Finding]:
             )
     finally:
         connection.close()
+
+
+def _unresolved(entry: Mapping[str, Any], what: str) -> Finding:
+    if not fields.at(entry, "clientConfig", "service"):
+        return _failed(what, "kubectl get mutatingwebhookconfigurations -o yaml")
+    return _reach(
+        level=Level.unknown,
+        what=what,
+        why="the API server needs no DNS to call a Service, so whether it reaches the webhook is not known here",
+        mend="kubectl hami doctor",
+    )
 
 
 def _failed(what: str, mend: str) -> Finding:

@@ -1,10 +1,14 @@
 """What the chart installs, as pods on real nodes: it serves claims, with the rights of its own tokens and no more."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import CHECKOUT
 from tests.e2e.cluster import NODE, Cluster, Json, KubectlFailed
 from tests.e2e.inside import look
 from tests.e2e.manifests import container, pod
@@ -64,6 +68,41 @@ def test_pods_are_what_the_manifests_promise(release: Release, cluster: Cluster)
     webhook = release.pods(WEBHOOK)[0]["metadata"]["name"]
     who = cluster.kubectl("exec", "-n", SYSTEM, webhook, "--", "python3", "-c", see.rpartition(";")[0])
     assert who == "65532 ['0000000000000000']\n"
+
+
+UNSEEN = {"cdi", "reachable"}
+"""What this cluster keeps from pods: it has no DNS, and a node's containerd sees other mounts than the first process."""
+
+
+def worse(text: str) -> dict[str, str]:
+    """What a doctor found that is neither well nor a hint, by check."""
+    found = json.loads(text)
+    assert found
+    seen = [each for each in found if (each["check"], each["level"]) not in {(check, "unknown") for check in UNSEEN}]
+    return {each["check"]: each["what"] for each in seen if each["level"] not in {"ok", "hint"}}
+
+
+def test_doctors_find_nothing(release: Release, cluster: Cluster) -> None:
+    """All is well for those in the pods of daemons and webhook, with these pods' rights, and for the administrator's."""
+    cluster.apply(gpu_pod("first", NODE), gpu_pod("second", SECOND))
+    cluster.running("first", "second")
+    daemons = [("hami-kubeletplugin", release.daemon(node)) for node in NODES]
+    found = {}
+    for program, each in (*daemons, *(("hami-webhook", each) for each in release.pods(WEBHOOK))):
+        name = each["metadata"]["name"]
+        # Its exit status is that of what it could not find out, too.
+        script = f"{program} doctor -o json || true"
+        found[name] = worse(cluster.kubectl("exec", "-n", SYSTEM, name, "--", "sh", "-c", script))
+    done = subprocess.run(
+        [Path(sys.executable).parent / "kubectl-hami", "doctor", "-o", "json"],
+        env={"PATH": os.environ["PATH"], "KUBECONFIG": str(cluster.kubeconfig), **CHECKOUT},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    found["kubectl hami"] = worse(done.stdout)
+    assert found == {who: {} for who in found}
 
 
 def test_each_nodes_token_writes_that_nodes_slices_only(release: Release, cluster: Cluster, tmp_path: Path) -> None:

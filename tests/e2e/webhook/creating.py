@@ -39,6 +39,10 @@ class Creating:
         """Until stopped."""
         asyncio.run(self._run())
 
+    def more_than(self, number: int) -> bool:
+        """Whether so many are converted."""
+        return self.converted > number
+
     def stop(self) -> None:
         """Make `run` return soon."""
         self._stop.set()

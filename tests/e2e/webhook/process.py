@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -55,6 +56,20 @@ class Webhook:
         wait_for("the second webhook to be ready", lambda: self._alive() and self._both_ready(), timeout=30)
         first.send_signal(signal.SIGTERM)
         return first.wait(40)
+
+    def another(self) -> "Webhook":
+        """A replica, not started, on a port of its own."""
+        with socket.socket() as unused:
+            unused.bind((ADDRESS, 0))
+            port = unused.getsockname()[1]
+        folder = self._folder / f"replica-{port}"
+        folder.mkdir()
+        return Webhook(folder, self._kubeconfig, port, self._mark)
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal and go on."""
+        assert self._process is not None, "the webhook was never started"
+        self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End it; returns its exit status, negative for a signal."""

@@ -3,12 +3,15 @@
 import base64
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,12 +20,18 @@ from tests import CHECKOUT
 from tests.e2e.cluster import NAMESPACE, Cluster, Json, KubectlFailed
 from tests.e2e.conftest import CLEANED
 from tests.e2e.manifests import container, pod
+from tests.e2e.webhook.balancer import balancer
 from tests.e2e.webhook.creating import LABELS, creating
 from tests.e2e.webhook.objects import dry_run, gpu_pod, templates, wanting
 from tests.e2e.webhook.process import ADDRESS, Webhook
 from tests.waiting import wait_for
 
 UPDATES = 4
+ROLLS = int(os.environ.get("HAMI_E2E_ROLLS", "2"))
+CREATED = int(os.environ.get("HAMI_E2E_CREATED", "100"))
+"""Replicas that are replaced, and creations after each; for a run by hand 20 and 300."""
+IDLE_GRACE = os.environ.get("HAMI_E2E_IDLE_GRACE", "95")
+"""Seconds, as in the Deployment. Under this steady load a short one does no harm either: what rests at the cut is not asked."""
 LONG_AGO = (datetime.now(UTC) - timedelta(days=2)).isoformat(timespec="seconds")
 GPU_POD = gpu_pod("p", wanting(gpu=1, gpumem=1000))
 
@@ -67,6 +76,52 @@ def test_updates(cluster: Cluster, webhook: Webhook) -> None:
     assert made
     assert all(found["spec"].get("resourceClaims") for found in made)
     assert len(templates(cluster)) == 1
+
+
+def called_at(cluster: Cluster, port: int) -> None:
+    """Have the API server call the webhook at another port."""
+    for kind in ("mutatingwebhookconfiguration", "validatingwebhookconfiguration"):
+        found = json.loads(cluster.kubectl("get", kind, WEBHOOK_CONFIGURATION, "-o", "json"))
+        for hook in found["webhooks"]:
+            url = urlsplit(hook["clientConfig"]["url"])
+            hook["clientConfig"]["url"] = url._replace(netloc=f"{ADDRESS}:{port}").geturl()
+        cluster.kubectl("replace", "-f", "-", stdin=json.dumps(found))
+
+
+def test_a_rolling_update_of_two_replicas(cluster: Cluster, webhook: Webhook) -> None:
+    """Two replicas behind a Service are replaced, one after the other, under load: no creation fails, none slips through.
+
+    A replica that ends is still asked over connections that there are, and for half a second over new ones.
+    """
+    replicas = [webhook.another() for _ in range(2)]
+    everybody = [*replicas]
+    try:
+        for replica in replicas:
+            replica.start("--idle-grace", IDLE_GRACE)
+        with balancer(*(replica.port for replica in replicas)) as service:
+            called_at(cluster, service.port)
+            with creating(cluster.kubeconfig) as pods:
+                wait_for("pods", partial(pods.more_than, 20))
+                began, before = time.monotonic(), pods.converted
+                for _ in range(ROLLS):
+                    new = webhook.another()
+                    everybody.append(new)
+                    new.start("--idle-grace", IDLE_GRACE)
+                    old, replicas = replicas[0], [*replicas[1:], new]
+                    service.ports = tuple(replica.port for replica in (old, *replicas))
+                    old.tell(signal.SIGTERM)
+                    time.sleep(0.5)
+                    service.ports = tuple(replica.port for replica in replicas)
+                    wait_for("pods after it", partial(pods.more_than, pods.converted + CREATED))
+                rate = (pods.converted - before) / (time.monotonic() - began)
+            print(f"creations: {pods.converted}, {rate:.0f}/s, failed: {pods.failed}, unconverted: {pods.unconverted}")
+            called_at(cluster, webhook.port)
+        assert (pods.failed, pods.unconverted) == ([], 0)
+    finally:
+        called_at(cluster, webhook.port)
+        for replica in everybody:
+            if replica.is_running:
+                replica.kill()
 
 
 def certificates(cluster: Cluster) -> list[str]:

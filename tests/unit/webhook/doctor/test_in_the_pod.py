@@ -3,12 +3,14 @@
 import base64
 import copy
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import yaml
@@ -90,6 +92,22 @@ def test_reached(pair: KeyPair) -> None:
     assert "can't be reached from here: [Errno 111] Connection refused" in gone.what
     assert "can't be reached" in untrusted.what
     assert starting.what.endswith("is not ready: starting")
+
+
+def test_a_name_that_does_not_resolve(pair: KeyPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without DNS a Service's webhook is not called broken: the API server takes the Service's address. One by URL is."""
+
+    def unknown(*_: object, **__: object) -> NoReturn:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    trust = {"caBundle": base64.b64encode(pair.chain.encode()).decode()}
+    named = {"namespace": "hami-system", "name": "hami-webhook", "port": 443}
+    (service,) = reach({"clientConfig": {**trust, "service": named}})
+    (url,) = reach({"clientConfig": {**trust, "url": "https://hooks.example.com/mutate"}})
+    said = "can't be resolved here: Temporary failure in name resolution"
+    assert (service.level, service.what) == (Level.unknown, f"hami-webhook.hami-system.svc {said}")
+    assert (url.level, url.what) == (Level.error, f"hooks.example.com {said}")
 
 
 def allowed() -> set[tuple[str, str]]:
