@@ -143,8 +143,9 @@ def leftovers(place: Place) -> Iterator[Finding]:
     """Folders and mounts of claims that have neither record nor spec."""
     settings = place.settings
     cache = settings.hami_dir / "cache"
+    folders = _folders(cache)  # before the records: a prepare writes its record first
     known = {*place.records.uids(), *SpecFiles(settings.cdi_dir, settings.driver_name).uids()}
-    entries = {name: is_mounted(cache / name) for name in _folders(cache) if name not in known}
+    entries = {name: is_mounted(cache / name) for name in folders if name not in known}
     yield from leftovers_judged(cache, entries)
 
 

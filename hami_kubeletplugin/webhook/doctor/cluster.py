@@ -141,9 +141,10 @@ class Cluster:
         return self._each("resourceclaimtemplates", "", {names.MANAGED_BY: names.WEBHOOK})
 
     def pods(self, workload: Mapping[str, Any]) -> list[Object]:
-        """The pods that a workload's selector finds."""
+        """Those that a workload's selector finds, but of other DaemonSets: the chart's `nodeProfiles` share labels."""
         labels = fields.mapping(fields.at(workload, "spec", "selector", "matchLabels"))
-        return self.all("pods", str(fields.at(workload, "metadata", "namespace") or ""), labels) if labels else []
+        found = self.all("pods", str(fields.at(workload, "metadata", "namespace") or ""), labels) if labels else []
+        return [pod for pod in found if not _is_anothers(pod, fields.at(workload, "metadata", "uid"))]
 
     def _each(self, resource: str, namespace: str = "", labels: Mapping[str, str] | None = None) -> Iterator[Object]:
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in labels.items())} if labels else {}
@@ -172,6 +173,14 @@ class Cluster:
                 future.set_exception(error)
         result: T = future.result()
         return result
+
+
+def _is_anothers(pod: Object, uid: object) -> bool:
+    """Whether another DaemonSet than that with the UID made it. ReplicaSets make those of a Deployment."""
+    return any(
+        fields.at(owner, "kind") == "DaemonSet" and fields.at(owner, "uid") != uid
+        for owner in fields.sequence(fields.at(pod, "metadata", "ownerReferences"))
+    )
 
 
 def _qualified(resource: str) -> str:

@@ -66,6 +66,14 @@ def _pod(there: World, **status: object) -> None:
     pod["status"] |= status
 
 
+def _one_of_another_profile(there: World) -> None:
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff"}}, "restartCount": 0}
+    _pod(there, conditions=[], containerStatuses=[waiting])
+    ready = next(each for each in there.objects["pods"] if each["metadata"]["name"] == "hami-kubeletplugin-n2")
+    owner = {"kind": "DaemonSet", "name": "hami-kubeletplugin-old-gpus", "uid": "another"}
+    there.objects["pods"].append(ready | {"metadata": ready["metadata"] | {"name": "x", "ownerReferences": [owner]}})
+
+
 def _other_webhook(name: str, entry: str = "x.example.com", group: str = "") -> Break:
     rule = {"apiGroups": [group], "resources": ["pods"], "operations": ["CREATE"]}
     made = {"metadata": {"name": name}, "webhooks": [{"name": entry, "rules": [rule]}]}
@@ -144,6 +152,12 @@ BROKEN: dict[str, tuple[Break, str, Level, str]] = {
             conditions=[],
             containerStatuses=[{"state": {"waiting": {"reason": "ImagePullBackOff"}}, "restartCount": 0}],
         ),
+        "daemon",
+        Level.error,
+        "1 of 2 pods are ready; hami-kubeletplugin-n1 on n1: ImagePullBackOff",
+    ),
+    "a daemon that isn't ready, beside one of another profile": (
+        _one_of_another_profile,
         "daemon",
         Level.error,
         "1 of 2 pods are ready; hami-kubeletplugin-n1 on n1: ImagePullBackOff",
