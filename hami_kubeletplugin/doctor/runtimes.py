@@ -1,12 +1,14 @@
 """What the container runtime reads of CDI, against where the daemon writes it.
 
-The runtime is looked for among the processes that see the mounts of process 1 or ours: any container could call a process of its
-own like one. Where none is seen, as without hostPID, the usual places of its configuration are looked at.
+The runtime is looked for among the processes that see the mounts of process 1, ours, or those of the one that started us, which in
+a container is the runtime's shim: any container could call a process of its own like one. Its files are read where it reads them.
+Where none is seen, as without hostPID, the usual places of its configuration are looked at.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +55,7 @@ class Runtime:
         files: What is in it and in what it imports, as far as it could be read.
         there: Whether the file is there.
         version: Its own; None: not known.
+        root: Where its root directory is seen.
         seen: Whether it runs; else its file is all that was found.
     """
 
@@ -61,6 +64,7 @@ class Runtime:
     files: Sequence[Mapping[str, Any]]
     there: bool
     version: tuple[int, int] | None
+    root: Path = Path("/")
     seen: bool = True
 
     @property
@@ -77,7 +81,7 @@ def cdi(place: Place) -> Iterator[Finding]:
     found = list(runtimes(place))
     directory = place.settings.cdi_dir
     for runtime in found:
-        yield from judged(runtime, directory, lambda path: same(inside(place.host, path), directory))
+        yield from judged(runtime, directory, partial(_is_same, runtime.root, directory))
     if not found:
         yield Finding(
             check="cdi",
@@ -182,6 +186,11 @@ def _enabled(runtime: Runtime, sections: Sequence[Mapping[str, Any]]) -> bool | 
     return True if newer else None
 
 
+def _is_same(root: Path, directory: Path, path: str) -> bool:
+    """Whether a path of the host is a folder of ours, which is mounted under its own path where the host's is not seen."""
+    return same(inside(root, path), directory) or os.path.normpath(path) == str(directory)
+
+
 def runtimes(place: Place) -> Iterator[Runtime]:
     """Those that run; else those whose configuration is there."""
     found = False
@@ -189,31 +198,35 @@ def runtimes(place: Place) -> Iterator[Runtime]:
         found = True
         words = process(place.proc, pid)[1]
         config = absolute(place.proc, pid, option(words, "-c", "--config") or CONTAINERD)
-        yield _containerd(place, config, version_of(place.proc / str(pid) / "exe"))
+        yield _containerd(_root(place, pid), config, version_of(place.proc / str(pid) / "exe"))
     for pid in islice(_running(place.proc, "crio"), 1):
         found = True
-        yield _crio(place, version_of(place.proc / str(pid) / "exe"))
+        yield _crio(_root(place, pid), version_of(place.proc / str(pid) / "exe"))
     if found:
         return
     for path in PLACES:
         if inside(place.host, path).is_file():
-            yield _containerd(place, path, None, seen=False)
+            yield _containerd(place.host, path, None, seen=False)
     if inside(place.host, CRIO).is_file():
-        yield _crio(place, None, seen=False)
+        yield _crio(place.host, None, seen=False)
 
 
-def _containerd(place: Place, config: str, version: tuple[int, int] | None, *, seen: bool = True) -> Runtime:
-    there = inside(place.host, config).is_file()
-    return Runtime("containerd", config, list(containerd_files(place.host, config)), there, version, seen)
+def _root(place: Place, pid: int) -> Path:
+    its = place.proc / str(pid) / "root"
+    return its if its.is_dir() else place.host
 
 
-def _crio(place: Place, version: tuple[int, int] | None, *, seen: bool = True) -> Runtime:
-    there = inside(place.host, CRIO).is_file()
-    return Runtime("CRI-O", CRIO, crio_files(place.host), there, version, seen)
+def _containerd(root: Path, config: str, version: tuple[int, int] | None, *, seen: bool = True) -> Runtime:
+    there = inside(root, config).is_file()
+    return Runtime("containerd", config, list(containerd_files(root, config)), there, version, root, seen)
+
+
+def _crio(root: Path, version: tuple[int, int] | None, *, seen: bool = True) -> Runtime:
+    return Runtime("CRI-O", CRIO, crio_files(root), inside(root, CRIO).is_file(), version, root, seen)
 
 
 def _running(proc: Path, name: str) -> Iterator[int]:
-    ours = [proc / "1/ns/mnt", proc / "self/ns/mnt"]
+    ours = [proc / each / "ns/mnt" for each in ("1", "self", str(os.getppid()))]
     return (pid for pid in named(proc, name) if any(same(proc / str(pid) / "ns/mnt", each) for each in ours))
 
 

@@ -126,6 +126,26 @@ def test_the_runtime_that_runs_is_asked_for_its_version(tmp_path: Path) -> None:
     assert "switched off" in worst(runtimes.cdi(here)).what
 
 
+def test_in_a_pod_files_are_read_where_the_runtime_reads_them(tmp_path: Path) -> None:
+    """Of the host's root the pod has parts only. The runtime is known by the mounts of the shim that started us."""
+    here = configured(tmp_path, None)
+    shim, folder, root = tmp_path / f"proc/{os.getppid()}", tmp_path / "proc/7", tmp_path / "root"
+    for each in (shim, folder):
+        (each / "ns").mkdir(parents=True)
+    (shim / "ns/mnt").touch()
+    os.link(shim / "ns/mnt", folder / "ns/mnt")
+    (folder / "comm").write_text("containerd\n")
+    (folder / "cmdline").write_bytes(b"containerd\0-c\0/var/lib/rancher/c.toml\0")
+    (folder / "root").symlink_to(root)
+    (root / "var/lib/rancher").mkdir(parents=True)
+    (root / "specs").symlink_to(tmp_path / "cdi")
+    config = root / "var/lib/rancher/c.toml"
+    config.write_text(f"{V3}cdi_spec_dirs = ['/elsewhere']\n")
+    assert "reads CDI specs in /elsewhere only" in worst(runtimes.cdi(here)).what
+    config.write_text(f"{V3}cdi_spec_dirs = ['{tmp_path}/cdi']\n")
+    assert [each.level for each in runtimes.cdi(here)] == [Level.ok]
+
+
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     """No claim could be prepared, so it is an error that says how to make it."""
     assert worst(runtimes.folder_judged(tmp_path / "none")).mend == f"mkdir -p {tmp_path}/none"
