@@ -22,7 +22,7 @@ _SKEW: Final = 60.0
 """Seconds. Tokens and certificates have minutes; what HTTP says has whole seconds."""
 _CLAIMS: Final = 200
 _HELM: Final = "helm upgrade hami-dra charts/hami-dra -n hami-system"
-_APPLY: Final = f"kubectl apply -f daemonset.yaml   # or, whoever has the chart: {_HELM}"
+_APPLY: Final = f"{_HELM}   # without helm: kubectl apply -f daemonset.yaml"
 
 
 class Right(NamedTuple):
@@ -251,7 +251,10 @@ def rbac_judged(lacking: Sequence[Right] | ApiError) -> Iterator[Finding]:
         yield Finding(check="rbac", level=Level.unknown, what=str(lacking))
         return
     for right in lacking:
-        status = f"kubectl apply -f claim-status.yaml   # or: {_HELM} --reuse-values --set claimStatus.enabled=true"
+        status = (
+            f"{_HELM} --reset-then-reuse-values --set claimStatus.enabled=true"
+            "   # without helm: kubectl apply -f claim-status.yaml"
+        )
         yield Finding(
             check="rbac",
             level=Level.error,

@@ -1,7 +1,7 @@
 """What the container runtime reads of CDI, against where the daemon writes it.
 
-The runtime is looked for among the processes that see the mounts of process 1, ours, or those of the one that started us, which is
-the runtime's shim in a container: any container could call a process of its own like one. Its files are read where it reads them.
+The runtime is looked for among the processes that see the mounts of process 1, ours, or those of the one that started us (in a
+container the runtime's shim): any container could call a process of its own like one. Its files are read where it reads them.
 Where none is seen, as without hostPID, the usual places of its configuration are looked at.
 """
 

@@ -52,7 +52,7 @@ def _ours(obj: Json | None, name: str, driver: str) -> Iterator[Finding]:
             level=Level.error,
             what=f"DeviceClass {name} does not exist",
             why="no claim can be allocated: pods with GPUs wait for ever",
-            mend="kubectl apply -f daemonset.yaml   # or: helm upgrade hami-dra charts/hami-dra -n hami-system",
+            mend="helm upgrade hami-dra charts/hami-dra -n hami-system   # without helm: kubectl apply -f daemonset.yaml",
         )
         return
     expressions = [

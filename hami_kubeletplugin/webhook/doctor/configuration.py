@@ -15,7 +15,7 @@ from hami_kubeletplugin.webhook.certificate.key_pair import Certificate, read_ce
 from hami_kubeletplugin.webhook.doctor.expected import differences, manifests, resources
 from hami_kubeletplugin.webhook.doctor.installed import few
 
-APPLY: Final = "kubectl apply -f webhook.yaml   # or: helm upgrade hami-dra charts/hami-dra -n hami-system"
+APPLY: Final = "helm upgrade hami-dra charts/hami-dra -n hami-system   # without helm: kubectl apply -f webhook.yaml"
 PODS: Final = "pods.hami.io"
 _SOON: Final = timedelta(days=7)
 """The webhook renews its own a month before its end, cert-manager after two thirds of its life."""

@@ -123,4 +123,4 @@ def _said(those: Collection[tuple[str, str]]) -> str:
 
 
 def _mend(file: str) -> str:
-    return f"kubectl apply -f {file}   # or: helm upgrade hami-dra charts/hami-dra -n hami-system"
+    return f"helm upgrade hami-dra charts/hami-dra -n hami-system   # without helm: kubectl apply -f {file}"

@@ -502,7 +502,7 @@ def test_other_names_are_no_fault() -> None:
     assert [each for each in found if each.level is not Level.ok] == []
     there.remove("ValidatingAdmissionPolicyBinding", "mine-webhook-own-templates")
     (told,) = (each for each in examined(there, "hami.example") if each.level is not Level.ok)
-    assert told.mend == "kubectl apply -f webhook.yaml   # or: helm upgrade hami-dra charts/hami-dra -n gpus"
+    assert told.mend == "helm upgrade hami-dra charts/hami-dra -n gpus   # without helm: kubectl apply -f webhook.yaml"
 
 
 def test_the_driver_is_the_daemons() -> None:
