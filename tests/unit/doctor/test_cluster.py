@@ -56,8 +56,8 @@ def test_a_right_that_is_missing() -> None:
     assert levels(cluster.rbac_judged([])) == [Level.ok]
     found = worst(cluster.rbac_judged([Right("resource.k8s.io", "resourceslices", "update")]))
     assert found.what == "the token may not update resourceslices.resource.k8s.io"
-    assert found.mend.startswith("kubectl apply -f daemonset.yaml ")
-    assert worst(cluster.rbac_judged(STATUS_RIGHTS)).mend.startswith("kubectl apply -f claim-status.yaml ")
+    assert found.mend.endswith("kubectl apply -f daemonset.yaml")
+    assert worst(cluster.rbac_judged(STATUS_RIGHTS)).mend.endswith("kubectl apply -f claim-status.yaml")
     assert levels(cluster.rbac_judged(ApiUnavailable("no"))) == [Level.unknown]
 
 
