@@ -123,12 +123,17 @@ def session_daemon(cluster: Cluster, library: Path) -> Iterator[Daemon]:
     folder = cluster.directory / "e2e"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    token = cluster.node_token("hami-system", "hami-kubeletplugin")
-    daemon = Daemon(folder, library, cluster.kubeconfig_for(token, folder / "daemon.kubeconfig"))
+    daemon = Daemon(folder, library, daemon_kubeconfig(cluster, folder))
     yield daemon
     if daemon.is_running:
         daemon.kill()
     subprocess.run(["umount", "-R", "-l", daemon.hami_dir], check=False, timeout=30)
+
+
+def daemon_kubeconfig(cluster: Cluster, folder: Path) -> Path:
+    """The kubeconfig of the daemon, with a token as its pod has it, which ends when somebody deletes the ServiceAccount."""
+    token = cluster.node_token("hami-system", "hami-kubeletplugin")
+    return cluster.kubeconfig_for(token, folder / "daemon.kubeconfig")
 
 
 @pytest.fixture

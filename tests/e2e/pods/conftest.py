@@ -9,7 +9,7 @@ import pytest
 
 from hami_kubeletplugin import __version__
 from tests.e2e.cluster import NAMESPACE, REPOSITORY, Cluster
-from tests.e2e.conftest import CLEANED, apply_daemonset
+from tests.e2e.conftest import CLEANED, apply_daemonset, daemon_kubeconfig
 from tests.e2e.daemon import CDI_DIR, Daemon
 from tests.e2e.pods.release import CHART, NODES, SECOND, Release, values
 from tests.waiting import wait_for
@@ -45,7 +45,9 @@ def nodes(cluster: Cluster, session_daemon: Daemon, image: Path) -> Iterator[Non
 
 
 @pytest.fixture(scope="package")
-def installed(cluster: Cluster, nodes: None, helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+def installed(
+    cluster: Cluster, session_daemon: Daemon, nodes: None, helm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Release]:
     """The chart, on a cluster where what it brings was applied from the manifests before."""
     release = Release(cluster, helm, tmp_path_factory.mktemp("helm"))
     release.helm(
@@ -61,6 +63,7 @@ def installed(cluster: Cluster, nodes: None, helm: Path, tmp_path_factory: pytes
     yield release
     release.helm("uninstall", "hami-dra", "--ignore-not-found", "--wait")
     apply_daemonset(cluster)
+    daemon_kubeconfig(cluster, session_daemon.folder)
 
 
 @pytest.fixture
