@@ -1,6 +1,7 @@
 """The image on two nodes, and the chart installed; the cluster is as it was after the last test of this folder."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ def nodes(cluster: Cluster, session_daemon: Daemon, image: Path) -> Iterator[Non
     yield
     cluster.control("halt", SECOND)
     cluster.delete("node", SECOND)
+    shutil.rmtree(cluster.directory / SECOND)  # as if it had never been one
 
 
 @pytest.fixture(scope="package")
