@@ -43,9 +43,9 @@ class Cluster:
         """Stop it and leave nothing behind."""
         self._script("down", "--wipe", timeout=120)
 
-    def control(self, *words: str) -> None:
-        """As `hack/cluster/control`, e.g. `control("restart", "kubelet")`."""
-        self._script("control", *words, timeout=120)
+    def control(self, *words: str) -> str:
+        """What `hack/cluster/control` prints, e.g. of `control("restart", "kubelet")`."""
+        return self._script("control", *words, timeout=120)
 
     def enter(self, node: str, *command: str) -> str:
         """What a command prints that sees a node's network and mounts."""

@@ -1,4 +1,4 @@
-"""hack/cluster beside another cluster: that one's state is its own."""
+"""hack/cluster: beside another cluster, and when it is up already."""
 
 import os
 import subprocess
@@ -27,3 +27,11 @@ def test_another_clusters_state_is_left_alone(cluster: Cluster, tmp_path: Path, 
     assert f"{KUBELET_ROOT} belongs to the cluster of {cluster.directory}, not to that of {tmp_path}" in done.stderr
     assert (KUBELET_ROOT / ".hami-cluster").read_text() == f"{cluster.directory}\n"
     cluster.control("status")
+
+
+def test_what_runs_is_left_as_it_is(cluster: Cluster) -> None:
+    """`up` of a cluster that runs starts nothing anew: tests call it after each of them."""
+    before = cluster.control("status")
+    assert "kubelet of node-1 runs as " in before
+    cluster.up()
+    assert cluster.control("status") == before
