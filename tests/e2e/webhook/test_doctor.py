@@ -80,7 +80,7 @@ def test_found_and_mended(daemon: Daemon, webhook: Webhook, cluster: Cluster) ->
     finally:
         items = yaml.safe_load_all((REPOSITORY / "daemonset.yaml").read_text())
         cluster.apply(*(each for each in items if each["metadata"]["name"] == name))
-    assert mend.startswith("kubectl apply -f daemonset.yaml")
+    assert mend.endswith("kubectl apply -f daemonset.yaml")
 
     cluster.kubectl("label", "namespace", NAMESPACE, "hami.io/webhook=ignore")
     try:
