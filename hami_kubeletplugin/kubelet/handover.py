@@ -57,7 +57,7 @@ async def in_turn(
     until = loop.time() + within
     told = False
     try:
-        while not await line._try():  # noqa: SLF001 - only here and in `driver_lock`; nothing tells of a file lock
+        while not await line.take():  # nothing tells of a file lock
             if loop.time() >= until:
                 raise AlreadyServing(
                     f"another daemon ({line.holder}) is next in line to serve this driver on this node: it still holds "
@@ -68,10 +68,10 @@ async def in_turn(
                 told = True
             await asyncio.sleep(line.poll)
         async with driver_lock(plugin_dir, max(until - loop.time(), 0), lock=lock, waits=waits):
-            line._release()  # noqa: SLF001
+            line.release()
             yield
     finally:
-        line._release()  # noqa: SLF001
+        line.release()
 
 
 async def offer(plugin_dir: Path, place: int) -> bool:

@@ -176,7 +176,7 @@ class DriverLock:
     async def _acquire(self, within: float, waits: Callable[[], None] = lambda: None) -> None:
         deadline = asyncio.get_running_loop().time() + within
         waiting = False
-        while not await self._try():
+        while not await self.take():
             if asyncio.get_running_loop().time() >= deadline:
                 raise AlreadyServing(
                     f"another daemon ({self.holder}) serves this driver on this node: it still holds {self.path} after "
@@ -198,10 +198,15 @@ class DriverLock:
         """
         if not await asyncio.to_thread(self._is_current):
             log.warning("the lock file was deleted, taking it again", lock=str(self.path))
-            self._release()
+            self.release()
             await self._acquire(0)
 
-    async def _try(self) -> bool:
+    async def take(self) -> bool:
+        """Take it if nobody else holds it; whether we do.
+
+        Raises:
+            ServingError: The file can't be opened.
+        """
         if self._fd < 0:
             self._fd = await asyncio.to_thread(self._open)
         try:
@@ -210,7 +215,7 @@ class DriverLock:
         except BlockingIOError:
             return False
         if not self._is_current():  # deleted between open and flock
-            self._release()
+            self.release()
             return False
         with contextlib.suppress(OSError):  # a full disk: the lock holds without its holder's name too
             self._wanted.unlink(missing_ok=True)
@@ -234,7 +239,8 @@ class DriverLock:
         except OSError:
             return False
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Let others take it; nothing where we don't hold it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -287,4 +293,4 @@ async def driver_lock(
         await lock._acquire(within, waits)  # noqa: SLF001 - only here and in `handover`
         yield lock
     finally:
-        lock._release()  # noqa: SLF001
+        lock.release()
